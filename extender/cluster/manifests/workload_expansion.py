@@ -12,7 +12,7 @@ cluster. The pods of a workload that no tree can be made from wait. Nothing runs
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, cast
 
@@ -54,7 +54,6 @@ from extender.core.workloads.kinds.plain_pods_kind import (
 )
 from extender.core.workloads.kinds.podcliqueset_podgangs import podgangs_of
 from extender.core.workloads.kinds.trainjob_jobset import jobset_of, runtime_of
-from extender.core.workloads.template_labels import with_template_labels
 from extender.core.workloads.tree_compiler import (
     CompiledTree,
     CompileRequest,
@@ -69,12 +68,15 @@ from extender.core.workloads.tree_policy import (
     DEFAULT_PROFILE,
     InvalidPolicy,
     TreeProfile,
+    is_label_key,
     read_policy,
 )
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
+    EXCLUSIVE_ANNOTATION,
     GROUP_LABEL,
     GROUP_LABELS,
+    LEAF_LABEL,
     MIN_ANNOTATION,
     NAMESPACE,
     OFF,
@@ -673,3 +675,81 @@ def _owned_by(owner: WorkloadObject, manifest: api.WorkloadManifest) -> api.Work
     )
     metadata = msgspec.structs.replace(metadata, owner_references=references)
     return msgspec.structs.replace(manifest, metadata=metadata)
+
+
+_LabelsFor = Callable[[Mapping[str, Any]], Mapping[str, str]]
+
+
+def with_template_labels(
+    kind: WorkloadKind, workload: WorkloadObject, profile: str
+) -> WorkloadObject:
+    """Return a workload whose pod templates have the tree label and the leaf label of its kind.
+
+    A label that a template has already stays as it is, and a template that does not exist is not made. An exclusive topology
+    as its controller has it becomes an EXCLUSIVE_ANNOTATION, unless a template has the tree label already.
+
+    Args:
+        workload: The workload; it is not changed.
+        profile: The value of the tree label.
+    """
+
+    def labels(item: Mapping[str, Any]) -> Mapping[str, str]:
+        added = {TREE_LABEL: profile}
+        if kind.leaf_label is not None and (leaf := kind.leaf_label(item)):
+            added[LEAF_LABEL] = leaf
+        return added
+
+    annotations = _with_own_domain(kind, workload)
+    holder: Any = {"metadata": {"labels": dict(workload.labels)}, "spec": workload.spec}
+    for path in kind.template_paths:
+        holder = _with_labels(holder, path.split("."), holder, labels)
+    return msgspec.structs.replace(workload, spec=holder["spec"], annotations=annotations)
+
+
+def _with_own_domain(kind: WorkloadKind, workload: WorkloadObject) -> Mapping[str, str]:
+    """Return the annotations of a workload, with that for an exclusive domain in place of the one of its controller."""
+    theirs, annotations = kind.exclusive_annotation, workload.annotations
+    key = annotations.get(theirs)
+    owner = workload.owner.kind if workload.owner is not None else ""
+    if (
+        not is_label_key(key or "")
+        or kind.exclusive_level is None
+        or EXCLUSIVE_ANNOTATION in annotations
+        or owner in (*kind.policy_from, *kind.part_of)
+        or any(
+            TREE_LABEL in ((template.get("metadata") or {}).get("labels") or {})
+            for template in pod_templates(kind.template_paths, workload.spec)
+        )
+    ):
+        return annotations
+    level = kind.exclusive_level(workload)
+    if not level:
+        return annotations
+    rest = {name: value for name, value in annotations.items() if name != theirs}
+    return {**rest, EXCLUSIVE_ANNOTATION: f"{level}={key}"}
+
+
+def _with_labels(part: Any, steps: list[str], item: Any, labels: _LabelsFor) -> Any:  # noqa: ANN401 -- parts of an object
+    """Return a part of an object with the labels on the templates below it.
+
+    Args:
+        part: The part; it is not changed.
+        steps: The path of the templates below it.
+        item: What has the templates: the innermost item of a list on the path, else the object.
+        labels: Returns the labels for a template of an item.
+    """
+    if not isinstance(part, Mapping):
+        return part
+    if not steps:
+        metadata = part.get("metadata") or {}
+        own = metadata.get("labels") or {}
+        return {**part, "metadata": {**metadata, "labels": {**labels(item), **own}}}
+    name, is_list, _ = steps[0].partition("[]")
+    below = part.get(name)
+    if below is None:
+        return part
+    if is_list:
+        changed = [_with_labels(element, steps[1:], element, labels) for element in below]
+    else:
+        changed = _with_labels(below, steps[1:], item, labels)
+    return {**part, name: changed}
