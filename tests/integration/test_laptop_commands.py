@@ -50,6 +50,7 @@ NEEDS_WHEEL = "--with"  # of another version, as in test_replay_all.py
 NOT_THERE = (
     "no such root group",
     "nothing is called",
+    "moves: none are under way",
     "does not exist",
     "no preemption of",
     "has no preemption",
@@ -86,7 +87,7 @@ def laptop_commands():
 
 def test_all_commands_about_the_service_ask_it():
     assert {
-        "gangs", "explain", "trees", "history", "events", "preemptions", "state", "report", "decision replay", "verify", "status",
+        "gangs", "explain", "trees", "history", "events", "moves", "preemptions", "state", "report", "decision replay", "verify", "status",
     } == ASKING  # fmt: skip
     places = [place for place, _, _ in laptop_commands()]
     assert len({place.partition(":")[0] for place in places}) > 20
@@ -162,7 +163,8 @@ def test_every_documented_command_is_answered(place, laptop, subtests):
             continue
         typed.add(words_typed)
         with subtests.test(f"{where}: {shlex.join(words_typed)}"):
-            done = laptop(*words_typed)
+            leads = {"server": place[0].url} if words_typed[0] == "moves" else {}
+            done = laptop(*words_typed, **leads)
             answered = done.returncode == 0 or (
                 done.returncode == 1 and any(text in done.stderr for text in NOT_THERE)
             )

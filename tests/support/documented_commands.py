@@ -12,6 +12,7 @@ PAGES = [
         page
         for folder in ("alerts", "how-to", "reference", "runbook", "troubleshooting", "tutorials", "explanation")
         for page in sorted((ROOT / "docs" / folder).rglob("*.md"))
+        if "generated" not in page.parts  # only there after `make docs`
     ),
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "README.md",

@@ -85,7 +85,8 @@ async def test_sql_and_python_agree_on_every_kind_of_event(database_url):
         await log.append(grant, [script.next(entry) for entry in events])
     engine = create_engine(database_url, name="test")
     noter = PostgresReferenceIndex(engine)
-    assert [await noter.note(8) for _ in range(5)] == [8, 8, 8, len(events) - 24, 0]
+    noted = [await noter.note(8) for _ in range(len(events) // 8 + 2)]
+    assert noted == [8] * (len(events) // 8) + [len(events) % 8, 0]
     await engine.dispose()
     expected = set().union(*(named(n, entry) for n, entry in enumerate(events, start=1)))
     stored = {row for row in await mentions(database_url) if not row[2].startswith("{")}
