@@ -163,6 +163,23 @@ async def test_a_plan_is_replayed_from_its_input():
     await stage.killed()
 
 
+@pytest.mark.parametrize("changes", [{"unschedulable": True}, {}])
+async def test_a_member_without_a_replacement_hold_gets_its_new_node(changes):
+    """Its old node is cordoned, or holds are off: what is held on the new one is for its gang."""
+    stage = await running(**({} if changes else {"replacement_ttl_s": 0}))
+    stage.cluster.change_node("n0", **changes)
+    (move,) = await begun(stage, "n0")
+    await evicted(stage, 1)
+    name = move.pod.partition("/")[2]
+    stage.cluster.delete_pod(name)
+    await stage.settled()
+    assert not stage.root("g").replacement_holds
+    stage.cluster.add(a_member(f"{name}x"))
+    await stage.settled()
+    assert stage.where("g") == {f"{name}x": move.target}
+    await stage.killed()
+
+
 async def test_paused_moves_evict_no_further_pod():
     """The move that has begun is made to its end; after `resume` the next pod leaves."""
     stage = await running()
