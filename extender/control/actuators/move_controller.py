@@ -43,8 +43,8 @@ from extender.core.preempt.moves_lifecycle import (
     MovesContext,
     decide_moves,
     ended,
+    lost_place,
     what_keeps,
-    without_room,
 )
 from extender.ports.cluster_ports import Cluster, K8sEvent, PodRef
 from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
@@ -121,7 +121,7 @@ class MoveController:
             input_digest=encoded.digest,
             exhausted=proved,
         )
-        if text := without_room(view, state, moves_of(data)):
+        if text := lost_place(view, state, moves_of(data)):
             raise BadInput(f"moves: {text}; ask for the moves again")
         draft = self._source(question).draft(NIL_GANG, "", data)
         save = functools.partial(self._inputs.save, encoded)

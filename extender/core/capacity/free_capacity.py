@@ -235,7 +235,7 @@ class NodeRowCache:
         """Return `used_capacity`; the result is shared by all trees of one priority for which nothing is held."""
         root = state.gangs.get(gang_uid)
         lone = PodUid(gang_uid) in view.nominated or PodUid(gang_uid) in view.pinned
-        own = root is not None and (root.reservations or root.replacement_holds)
+        own = root is not None and bool(root.reservations or root.replacement_holds)
         own = own or gang_uid in self._moving.get(lambda: _moving(state), same=(state.moves,))
         if own or gang_uid in state.capacity_holds or gang_uid in state.preemptions or lone:
             return used_capacity(view, state, priority=priority, gang_uid=gang_uid)

@@ -113,9 +113,9 @@ def _what_changed(
     move = moves.current
     if moves.lost_us:
         leaf = GroupKey(move.pod.partition("/")[0], move.group, "PodGroup")
-        there = view.on_node.get(move.target, {}).values()
-        arrived = any(pod.group == leaf and pod.uid not in root.bound for pod in there)
-        return "" if moves.replacement or arrived else without_room(view, state, [move])
+        pods = view.on_node.get(move.target, {}).values()
+        arrived = any(pod.group == leaf and pod.uid not in root.bound for pod in pods)
+        return "" if moves.replacement or arrived else lost_place(view, state, [move])
     if move.uid not in root.bound:
         return f"pod {move.pod} ended before it was moved"
     pod = view.pods.get(move.uid)
@@ -128,43 +128,43 @@ def _what_changed(
             return f"gang {later.gang} was removed"
         if later.uid not in gang.bound:
             return f"pod {later.pod} ended before it was moved"
-    return without_room(view, state, left)
+    return lost_place(view, state, left)
 
 
-def without_room(view: ClusterView, state: ReservationState, moves: Iterable[PendingMove]) -> str:
+def lost_place(view: ClusterView, state: ReservationState, moves: Iterable[PendingMove]) -> str:
     """Return of which move the new node is gone, or has been taken by pods that stay or by reservations; empty: of none.
 
     Args:
-        moves: In their order; each makes room for those after it.
+        moves: In their order; what each leaves is free for those after it.
     """
     free: dict[NodeName, dict[str, int]] = {}
     for move in moves:
         for name in (move.source, move.target):
             if name not in free and name in view.nodes:
-                free[name] = _room(view, state, name)
+                free[name] = _free_later(view, state, name)
         if move.target not in free:
             return f"node {move.target}, where {move.pod} was to go, is gone"
-        room = free[move.target]
-        if lacking := [name for name, least in move.requests.items() if room.get(name, 0) < least]:
+        left = free[move.target]
+        if lacking := [name for name, least in move.requests.items() if left.get(name, 0) < least]:
             return f"node {move.target}, where {move.pod} was to go, has not enough {join_names(lacking)} any more: others took it"
-        add_amounts(room, move.requests, -1)
+        add_amounts(left, move.requests, -1)
         pod = view.pods.get(move.uid)
         if pod is not None and pod.node == move.source and not pod.deleting and move.source in free:
             add_amounts(free[move.source], move.requests)
     return ""
 
 
-def _room(view: ClusterView, state: ReservationState, name: NodeName) -> dict[str, int]:
+def _free_later(view: ClusterView, state: ReservationState, name: NodeName) -> dict[str, int]:
     """Return what is free on a node when the pods that terminate are gone."""
-    room = dict(view.nodes[name].allocatable)
-    add_amounts(room, view.usage.get(name, NOTHING).requests, -1)
+    free = dict(view.nodes[name].allocatable)
+    add_amounts(free, view.usage.get(name, NOTHING).requests, -1)
     for pod in view.on_node.get(name, {}).values():
         if pod.deleting:
-            add_amounts(room, dict(pod.shape.requests))
+            add_amounts(free, dict(pod.shape.requests))
     claims = state.claims_on.get(name, NO_CLAIMS).values()
     reserved = [claim for claim in claims if claim.kind == "reservation"]
-    add_amounts(room, not_free(view, state, name, reserved, ""), -1)
-    return room
+    add_amounts(free, not_free(view, state, name, reserved, ""), -1)
+    return free
 
 
 def ended(
