@@ -6,15 +6,17 @@ import msgspec
 import pytest
 
 from extender.cli.commands.moves_command import under_way_lines
-from extender.core.log.events import GangExtended, MoveCompleted, MovesEnded, MovesPlanned
+from extender.core.log.events import GangExtended, MoveCompleted, MovesEnded, MovesPlanned, PodBound
+from extender.core.log.moves_state import after_event
 from extender.core.model.errors import BadInput, ClusterUnavailable, NotFound
 from extender.core.model.ids import NodeName
 from extender.core.model.nodes import Taint
+from extender.core.preempt.moves_lifecycle import lost_place
 from extender.queries.log.decision_replay import replay_decision
 from extender.queries.plan.moves_query import MovesInput, moves_under_way, planned_moves
 from extender.queries.plan.plan_query import PlanInput
 from tests.support.service.fakes import Stage, check_state, idle
-from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
+from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
 from tests.unit.queries.explain.test_explain_service import explaining
 
@@ -272,6 +274,64 @@ async def test_an_eviction_that_is_refused_for_long_ends_the_moves():
     await stage.settled()
     (end,) = stage.event_data(MovesEnded)
     assert (end.reason, "no disruption allowed" in end.message) == ("refused", True)
+    await stage.killed()
+
+
+async def test_what_keeps_a_pod_now_is_named_before_an_old_refusal():
+    """The API server refused the eviction once; since then the new node is cordoned."""
+    stage = await running()
+    stage.cluster.fault = lambda verb, _: (
+        ClusterUnavailable("no disruption allowed", refused=True) if verb == "evict" else None
+    )
+    (move,) = await begun(stage, "n0")
+    await eventually(lambda: stage.parts.mover._refusal, "the refusal")
+    stage.cluster.change_node(move.target, unschedulable=True)
+    await stage.settled()
+    assert stage.parts.mover.waits_for == f"node {move.target} is gone or takes no pods"
+    await stage.killed()
+
+
+async def test_a_member_that_comes_back_has_still_to_leave():
+    """Its node was gone for a while, and its replacement has the place: the move is not made, and the plan ends."""
+    stage = await running()
+    (move,) = await begun(stage, "n0")
+    await evicted(stage, 1)
+    stage.cluster.delete_pod(move.pod.partition("/")[2])
+    await stage.settled()
+    stage.cluster.add(a_member("again"))
+    await stage.settled()
+    moves = stage.leader.committed.moves
+    assert moves.replacement
+    back = next(
+        e for e in stage.events() if isinstance(e.data, PodBound) and e.data.uid == move.uid
+    )
+    after = after_event(moves, back)
+    assert (after.lost_us, after.replacement) == (0, "")
+    assert [claim.node for claim in after.claims()] == [move.target]
+    state = msgspec.structs.replace(stage.leader.committed, moves=after)
+    assert lost_place(stage.cluster.view(), state, after.moves).startswith(
+        f"node {move.target}, where"
+    )
+    await stage.killed()
+
+
+async def test_no_member_leaves_for_a_domain_that_a_group_has_alone_now():
+    """A gang was placed in it after the plan: the new pod could not go there."""
+    stage = await running()
+    for name, rack in (("n3", "r1"), ("n4", "r1")):
+        stage.cluster.change_node(name, labels={RACK: rack})
+    stage.cluster.go.clear()
+    answer, _ = asked(stage, "n0")
+    await stage.parts.mover.begin(answer.question, answer.moves, b"{}", "", proved=True)
+    alone = {"schedulingConstraints": {"exclusive": {"key": RACK, "scope": "Cluster"}}}
+    stage.cluster.add(
+        a_group("x", gang=1, **alone), a_pod("x-0", "x", node="n4", requests={GPU: 1})
+    )
+    stage.cluster.go.set()
+    await stage.settled()
+    await idle()
+    assert stage.cluster.did("evict") == []
+    assert stage.parts.mover.waits_for == "node n3 is in a domain that a group has alone"
     await stage.killed()
 
 
