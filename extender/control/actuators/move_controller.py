@@ -22,7 +22,7 @@ from extender.core.log.events import (
     NewEvent,
     RecordedEvent,
 )
-from extender.core.log.moves_state import PendingMoves
+from extender.core.log.moves_state import PendingMoves, moves_of
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import (
@@ -39,7 +39,13 @@ from extender.core.model.pod_groups import Forest
 from extender.core.planner.codec.request_codec import digest_of
 from extender.core.planner.moves.move_problem import Move
 from extender.core.planner.plan_types import PLANNER_VERSION
-from extender.core.preempt.moves_lifecycle import MovesContext, decide_moves, ended, what_keeps
+from extender.core.preempt.moves_lifecycle import (
+    MovesContext,
+    decide_moves,
+    ended,
+    lost_place,
+    what_keeps,
+)
 from extender.ports.cluster_ports import Cluster, K8sEvent, PodRef
 from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
 from extender.runtime.stall_timer import IdleTimes
@@ -99,7 +105,7 @@ class MoveController:
             proved: No fewer moves lead there.
 
         Raises:
-            BadInput: Other moves are under way, or a pod is not as it was when they were planned.
+            BadInput: Other moves are under way, or a pod or a node is not as it was when they were planned.
             QueryUnavailable: This replica does not lead, or the log does not answer.
         """
         state, view = self.require_none(), self._cluster.view()
@@ -115,6 +121,8 @@ class MoveController:
             input_digest=encoded.digest,
             exhausted=proved,
         )
+        if text := lost_place(view, state, moves_of(data)):
+            raise BadInput(f"moves: {text}; ask for the moves again")
         draft = self._source(question).draft(NIL_GANG, "", data)
         save = functools.partial(self._inputs.save, encoded)
         await self._durable(self._leader.append_nowait([draft], save))
@@ -188,7 +196,7 @@ class MoveController:
             return []
         self._idle.begin_round(self._leader.terms)
         is_there = moves.current.uid in view.pods
-        mark = (moves.made, moves.lost_us, moves.replacement, moves.paused, is_there)
+        mark = (moves.made, moves.lost_us, moves.paused, is_there)
         context = MovesContext(
             actor=self._settings.identity,
             cause=cause,
@@ -217,7 +225,7 @@ class MoveController:
             return
         uid = moves.current.uid
         self._queue.retain_only({uid})
-        self.waits_for = self._refusal or what_keeps(view, state, forest, moves)
+        self.waits_for = what_keeps(view, state, forest, moves) or self._refusal
         if not moves.paused and not self._queue.is_processing(uid):
             self._queue.add(uid)
 

@@ -55,7 +55,7 @@ class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     moves: tuple[PendingMove, ...]
     made: int = 0  # so many of them; that of this index is the current one
     paused: bool = False  # no further pod is evicted
-    progress_us: int  # when they were planned or resumed, the pod of a move was lost or replaced, or a move completed
+    progress_us: int  # when they were planned or resumed, the pod of a move was lost or first replaced, or a move completed
     lost_us: int = 0  # when the pod of the current move was lost; 0: it runs
     replacement: PodUid = (
         _NONE  # has a reservation on the new node of the current move, or is bound there
@@ -149,20 +149,25 @@ def _planned(event: RecordedEvent, data: MovesPlanned) -> PendingMoves:
         position=event.position,
         at_us=event.at_us,
         progress_us=event.at_us,
-        moves=tuple(
-            PendingMove(
-                pod=move.pod,
-                uid=move.uid,
-                group=move.group,
-                gang_uid=move.gang_uid,
-                gang=move.gang,
-                source=move.source,
-                target=move.target,
-                requests=data.shapes[move.shape],
-                priority=move.priority,
-            )
-            for move in data.moves
-        ),
+        moves=moves_of(data),
+    )
+
+
+def moves_of(data: MovesPlanned) -> tuple[PendingMove, ...]:
+    """Return the moves of a plan, in their order."""
+    return tuple(
+        PendingMove(
+            pod=move.pod,
+            uid=move.uid,
+            group=move.group,
+            gang_uid=move.gang_uid,
+            gang=move.gang,
+            source=move.source,
+            target=move.target,
+            requests=data.shapes[move.shape],
+            priority=move.priority,
+        )
+        for move in data.moves
     )
 
 
@@ -173,8 +178,8 @@ def _lost(before: PendingMoves, event: RecordedEvent, data: MemberTerminated) ->
 
 
 def _bound(before: PendingMoves, event: RecordedEvent, data: PodBound) -> PendingMoves:
-    if data.uid == before.current.uid:  # it came back with its node
-        return msgspec.structs.replace(before, lost_us=0)
+    if data.uid == before.current.uid:  # it came back with its node, and has still to leave
+        return msgspec.structs.replace(before, lost_us=0, replacement=_NONE)
     taken = before.takes(event.gang_uid, data.group, data.node)
     return _replaced(before, event, data.uid) if taken else before
 
@@ -182,4 +187,8 @@ def _bound(before: PendingMoves, event: RecordedEvent, data: PodBound) -> Pendin
 def _replaced(before: PendingMoves, event: RecordedEvent, uid: PodUid) -> PendingMoves:
     if before.replacement == uid or (before.replacement and uid):
         return before
-    return msgspec.structs.replace(before, replacement=uid, progress_us=event.at_us)
+    # further ones are no progress: pods that are made again and again, and never bound, do not keep the moves alive
+    is_first = bool(uid) and before.progress_us <= before.lost_us
+    return msgspec.structs.replace(
+        before, replacement=uid, progress_us=event.at_us if is_first else before.progress_us
+    )

@@ -27,6 +27,8 @@ WIDTH = {word: rank for rank, words in enumerate(_PLACES) for word in words}
 # `network-node-layer-1`, `gpu.clique`. A single node is no level.
 _LEVEL_WORDS = WIDTH.keys() - {*_PLACES[-1]} | {"subblock", "island", "layer", "clique"}
 _STANDARD = "topology.kubernetes.io/"
+# taints of a node whose kubelet does not answer, or reports that it is not ready
+SILENT = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
 _NO_NAME = re.compile(r"(?:[-_.](?:id|\d+))+$")
 
 

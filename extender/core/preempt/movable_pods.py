@@ -12,7 +12,7 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NIL_GANG, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted
-from extender.core.model.nodes import Node
+from extender.core.model.nodes import SILENT, Node
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
 from extender.core.model.pods import EXEMPT_NAMESPACES, BudgetIndex, Pod, PodShape
 from extender.core.planner.moves.move_problem import Mover, StayingPod
@@ -153,7 +153,10 @@ class _Parting:
             for rule in pod.shape.rules
             if rule.kind == "apart"
         }
-        self.running: dict[GroupKey, dict[GroupKey, int]] = {}  # by root
+        silent = (n.name for n in view.nodes.values() if any(t.key in SILENT for t in n.taints))
+        self.silent = frozenset(silent)
+        # by root, and the leaf of a pod that counts although it is lost
+        self.running: dict[tuple[GroupKey, GroupKey | None], dict[GroupKey, int]] = {}
         self.above: dict[GroupKey, list[Group]] = {}
 
     def parted(self) -> MovablePods:
@@ -212,11 +215,19 @@ class _Parting:
             self.above[leaf] = path
         return self.above[leaf]
 
-    def _running(self, leaf: GroupKey) -> dict[GroupKey, int]:
-        root = self.forest.root_of[leaf]
-        if root not in self.running:
-            self.running[root] = members_running(self.forest.trees[root])
-        return self.running[root]
+    def _running(self, leaf: GroupKey, pod: Pod) -> dict[GroupKey, int]:
+        """Return `members_running` of the tree of a leaf, without members that are lost but the given one."""
+        tree = self.forest.trees[self.forest.root_of[leaf]]
+        key = tree.root.key, leaf if self._is_lost(pod) else None
+        if key not in self.running:
+            lost = {p.uid for p in tree.pods if self._is_lost(p) and p.uid != pod.uid}
+            self.running[key] = members_running(tree, lost)
+        return self.running[key]
+
+    def _is_lost(self, pod: Pod) -> bool:
+        """Return whether a pod is about to be evicted, or its node is gone or silent."""
+        node = pod.node
+        return pod.uid in self.victims or node not in self.view.nodes or node in self.silent
 
     # --- why a pod stays ---------------------------------------------------------------------------
 
@@ -278,11 +289,11 @@ class _Parting:
                 return f"{group.key} is disrupted as a whole"
             if group.constraints.exclusive is not None:
                 return f"{group.key} has an exclusive domain"
-        return self._minimum_reason(path)
+        return self._minimum_reason(path, pod)
 
-    def _minimum_reason(self, path: Sequence[Group]) -> str:
-        """Return which group could not do without a member of a leaf, given with the groups above it."""
-        counts = self._running(path[0].key)
+    def _minimum_reason(self, path: Sequence[Group], pod: Pod) -> str:
+        """Return which group could not do without a pod of a leaf, given with the groups above it."""
+        counts = self._running(path[0].key, pod)
         below = ""
         for group in path:
             have = counts[group.key]

@@ -6,13 +6,16 @@ again, and that its new node can take it; the plan is old by then. What keeps it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from extender.core.admit.exclusive_domains import exclusive_nodes
 from extender.core.admit.plan_request import is_candidate
+from extender.core.capacity.capacity_claims import not_free
 from extender.core.capacity.free_capacity import make_row, used_capacity
 from extender.core.capacity.replacement_holds import nodes_of_replacements
+from extender.core.log.capacity_claim import NO_CLAIMS
 from extender.core.log.events import (
     EventSource,
     MoveCompleted,
@@ -20,11 +23,13 @@ from extender.core.log.events import (
     MovesEndReason,
     NewEvent,
 )
-from extender.core.log.moves_state import PendingMoves
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.moves_state import PendingMove, PendingMoves
+from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NIL_GANG, GroupKey, NodeName, PodUid
+from extender.core.model.message_formatting import join_names
 from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.quantities import add_amounts
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.preempt.movable_pods import move_of
@@ -78,8 +83,7 @@ def _events(
             last = msgspec.structs.replace(moves, made=moves.made + 1)
             yield ended(last, context, "completed", "")
         return
-    if not moves.lost_us and move.uid not in root.bound:
-        text = f"pod {move.pod} ended before it was moved"
+    if text := _what_changed(view, state, moves, root):
         yield ended(moves, context, "changed", text)
         return
     if context.idle_us < context.longest_us or (moves.paused and not moves.lost_us):
@@ -92,10 +96,75 @@ def _events(
         text = f"no new pod of {move.group} was bound to {move.target} within {seconds} s after {move.pod} had left {move.source}"
         yield ended(moves, context, "not-replaced", text)
     else:
-        why = context.refusal or what_keeps(view, state, forest, moves) or "the pod is still there"
+        why = what_keeps(view, state, forest, moves) or context.refusal or "the pod is still there"
         yield ended(
             moves, context, "refused", f"pod {move.pod} could not leave within {seconds} s: {why}"
         )
+
+
+def _what_changed(
+    view: ClusterView, state: ReservationState, moves: PendingMoves, root: GangState
+) -> str:
+    """Return why the plan does not hold any more; empty: it does. A move that has begun is not disturbed by what comes after it.
+
+    Args:
+        root: The gang of the current move.
+    """
+    move = moves.current
+    if moves.lost_us:
+        leaf = GroupKey(move.pod.partition("/")[0], move.group, "PodGroup")
+        pods = view.on_node.get(move.target, {}).values()
+        arrived = any(pod.group == leaf and pod.uid not in root.bound for pod in pods)
+        return "" if moves.replacement or arrived else lost_place(view, state, [move])
+    if move.uid not in root.bound:
+        return f"pod {move.pod} ended before it was moved"
+    pod = view.pods.get(move.uid)
+    if pod is None or pod.deleting:
+        return ""
+    left = moves.moves[moves.made :]
+    for later in left:
+        gang = state.gangs.get(later.gang_uid)
+        if gang is None:
+            return f"gang {later.gang} was removed"
+        if later.uid not in gang.bound:
+            return f"pod {later.pod} ended before it was moved"
+    return lost_place(view, state, left)
+
+
+def lost_place(view: ClusterView, state: ReservationState, moves: Iterable[PendingMove]) -> str:
+    """Return of which move the new node is gone, or has been taken by pods that stay or by reservations; empty: of none.
+
+    Args:
+        moves: In their order; what each leaves is free for those after it.
+    """
+    free: dict[NodeName, dict[str, int]] = {}
+    for move in moves:
+        for name in (move.source, move.target):
+            if name not in free and name in view.nodes:
+                free[name] = _free_later(view, state, name)
+        if move.target not in free:
+            return f"node {move.target}, where {move.pod} was to go, is gone"
+        left = free[move.target]
+        if lacking := [name for name, least in move.requests.items() if left.get(name, 0) < least]:
+            return f"node {move.target}, where {move.pod} was to go, has not enough {join_names(lacking)} any more: others took it"
+        add_amounts(left, move.requests, -1)
+        pod = view.pods.get(move.uid)
+        if pod is not None and pod.node == move.source and not pod.deleting and move.source in free:
+            add_amounts(free[move.source], move.requests)
+    return ""
+
+
+def _free_later(view: ClusterView, state: ReservationState, name: NodeName) -> dict[str, int]:
+    """Return what is free on a node when the pods that terminate are gone."""
+    free = dict(view.nodes[name].allocatable)
+    add_amounts(free, view.usage.get(name, NOTHING).requests, -1)
+    for pod in view.on_node.get(name, {}).values():
+        if pod.deleting:
+            add_amounts(free, dict(pod.shape.requests))
+    claims = state.claims_on.get(name, NO_CLAIMS).values()
+    reserved = [claim for claim in claims if claim.kind == "reservation"]
+    add_amounts(free, not_free(view, state, name, reserved, ""), -1)
+    return free
 
 
 def ended(
@@ -147,6 +216,8 @@ def what_keeps(
         return f"pod {move.pod} does not run on {move.source}"
     if node is None or node.deleting or node.unschedulable:
         return f"node {move.target} is gone or takes no pods"
+    if move.target in exclusive_nodes(view, state):
+        return f"node {move.target} is in a domain that a group has alone"
     mover = move_of(view, state, forest, pod)
     if isinstance(mover, str):
         return mover

@@ -31,6 +31,7 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
+from extender.core.model.nodes import SILENT
 from extender.core.model.pod_groups import Tree, kind_of
 from extender.core.model.pods import ENDED_BY, SUCCEEDED, TAINTED, PodEnd
 from extender.core.model.visibility import Visibility, namespace_of
@@ -52,8 +53,6 @@ from extender.core.reconcile.reservation_checks import (
 
 NO_PLAN = PlanId("")
 NAMED_MAX = 5  # pods named in a text; the event lists all of them
-# Taints of a node whose kubelet does not answer, or reports that it is not ready
-SILENT = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
 DELETED_UNBOUND = "deleted before it was bound:"
 UNWATCHED = "gone when this leader first looked, and whether it was bound is not known"
 
