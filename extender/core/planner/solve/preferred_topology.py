@@ -462,7 +462,8 @@ class _PreferredSearch:
             return False
         self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
         sizes = [self._pods_of(group.index).number(self.solution) for group in groups]
-        weights = self._weights(capacities, sizes)
+        alike = _alike(capacities)
+        weights = [1] * len(capacities) if alike else self._weights(capacities, sizes)
         fit = np.max(
             [capacity.fit * w for capacity, w in zip(capacities, weights, strict=True)], axis=0
         )
@@ -475,7 +476,7 @@ class _PreferredSearch:
         chosen = self._best_nodes(level, fit, region, need, limit, enough * math.prod(weights))
         if not len(chosen):
             return True
-        if max(weights) == 1:
+        if alike:
             parts = level if limit is None else limit.level
             divisions = divided(parts.domain[chosen], fit[chosen], sizes)
         else:
@@ -491,7 +492,7 @@ class _PreferredSearch:
                     dealt = dict(zip(used.tolist(), amount.tolist(), strict=True))
                     other[leaf] = {**other[leaf], kind: dealt}
                     seats = seats[number:]
-        if self._keeps(other) and (max(weights) == 1 or self._has_capacity(other)):
+        if self._keeps(other) and (alike or self._has_capacity(other)):
             self._accept(other)
         return True
 
@@ -532,20 +533,14 @@ class _PreferredSearch:
         return max(each.labelled for each in levels) > COMPLETE_DOMAINS
 
     def _weights(self, capacities: Sequence[_Capacity], sizes: Sequence[int]) -> list[int]:
-        """Return what a pod of each group takes: 1 where all ask for the same, else of the resource that is scarcest."""
+        """Return what a pod of each group takes of the resource that is scarcest, of those that both ask for; 1 where there is none."""
         asks = [capacity.ask for capacity in capacities]
-        if len(capacities) == 1 or (
-            (asks[0] == asks[1]).all()
-            and (
-                (capacities[0].fit == capacities[1].fit)
-                | (capacities[0].region < 0)
-                | (capacities[1].region < 0)
-            ).all()
-        ):
-            return [1] * len(capacities)
+        both = (asks[0] > 0) & (asks[1] > 0)
+        if not both.any():
+            return [1, 1]
         demand = sizes[0] * asks[0].astype(np.float64) + sizes[1] * asks[1]
         share = demand / np.maximum(self.problem.free.sum(axis=0, dtype=np.float64), 1)
-        axis = int(np.where((asks[0] > 0) & (asks[1] > 0), share, -1).argmax())
+        axis = int(np.where(both, share, -1).argmax())
         step = math.gcd(int(asks[0][axis]), int(asks[1][axis]))
         return [int(ask[axis]) // step for ask in asks]
 
@@ -854,6 +849,13 @@ class _PreferredSearch:
             pods=pods.number(self.solution),
             partner=wish.partner.source.key,
         )
+
+
+def _alike(capacities: Sequence[_Capacity]) -> bool:
+    """Return whether pods of all groups ask for the same, and could be on the same nodes where the regions of both are."""
+    first, last = capacities[0], capacities[-1]
+    apart = (first.region < 0) | (last.region < 0)
+    return bool((first.ask == last.ask).all() and ((first.fit == last.fit) | apart).all())
 
 
 def _unit_key(group: CompiledGroup) -> tuple[object, ...]:
