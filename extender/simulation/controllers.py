@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.controller_simulation import ServedWorkloads
 from extender.cluster.manifests.manifest_entries import (
     AnyEntry,
     filled_in_uid,
@@ -22,6 +21,7 @@ from extender.cluster.manifests.manifest_entries import (
     with_metadata,
 )
 from extender.cluster.manifests.manifest_loader import Memory, complete
+from extender.cluster.manifests.workload_expansion import ServedWorkloads
 from extender.cluster.manifests.workload_objects import admitted, group_from
 from extender.cluster.read.object_decoding import convert
 from extender.core.model.ids import PodUid

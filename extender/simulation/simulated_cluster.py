@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.controller_simulation import ServedWorkloads
 from extender.cluster.manifests.manifest_entries import Ident, ident_of, with_metadata
 from extender.cluster.manifests.served.journal import (
     Bound,
@@ -28,6 +27,7 @@ from extender.cluster.manifests.served.journal import (
     Record,
 )
 from extender.cluster.manifests.served.recorded_cluster import RecordedCluster
+from extender.cluster.manifests.workload_expansion import ServedWorkloads
 from extender.cluster.types import NodeTaint
 from extender.core.log.anchors import Anchor
 from extender.core.log.events import GoneVia
@@ -65,11 +65,7 @@ class SimulatedCluster(RecordedCluster):
     """
 
     def __init__(self, clock: Clock, seed: int, *, max_children: int = CHILDREN_MAX) -> None:
-        """Start without objects.
-
-        Args:
-            seed: Of how long requests, watches and kubelets take.
-        """
+        """Start without objects; `seed`: of how long requests, watches and kubelets take."""
         super().__init__(clock, max_children)
         self._seed = seed
         self._written: dict[str, int] = {}  # requests, by UID

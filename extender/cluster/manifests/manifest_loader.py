@@ -6,7 +6,7 @@ value of a priority class, `allocatable` from `capacity`. What an API server wou
 `BadInput`, with file, document, object, field and value. Gates, markers and a scheduler name are not
 added to pods of the files: on a real cluster the MutatingAdmissionPolicy in `deploy/` does that. Workloads
 (Job, JobSet, ...) of -f are replaced by the groups and pods that they become, see `workload_expansion`; those of
-a service are kept, with the pods that their controllers would make, see `controller_simulation`.
+a service are kept, with the pods that their controllers would make, see there too.
 
 Note: a node without `pods` in its capacity gets 110, the kubelet's default, and a warning.
 """
@@ -21,7 +21,6 @@ from typing import Final
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.controller_simulation import ServedWorkloads, served_workloads
 from extender.cluster.manifests.manifest_entries import (
     AnyEntry,
     Entry,
@@ -35,7 +34,13 @@ from extender.cluster.manifests.manifest_entries import (
     with_metadata,
 )
 from extender.cluster.manifests.manifest_validation import admission_warnings
-from extender.cluster.manifests.workload_expansion import NO_LIVE_SOURCES, Expansion, expand
+from extender.cluster.manifests.workload_expansion import (
+    NO_LIVE_SOURCES,
+    Expansion,
+    ServedWorkloads,
+    expand,
+    served_workloads,
+)
 from extender.cluster.manifests.workload_objects import (
     LiveSources,
     with_leaf,

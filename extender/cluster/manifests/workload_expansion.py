@@ -4,11 +4,15 @@ A workload is compiled by its entry in the table of kinds, exactly as the servic
 pods that the controller of the workload would create. Pods of the workload that are in the files already are counted.
 
 Note: a made pod has the labels of its template and those of its controller that do not count the pods. The pods of all steps of a workload are made; `queries.plan.plan_steps` has which of them run together.
+
+For a service (`served_workloads`) templates are labelled and pods made, and no group: it compiles the workloads and writes the groups, as on a
+cluster. The pods of a workload that no tree can be made from wait. Nothing runs its steps: only the pods of the first one are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, cast
 
@@ -39,7 +43,7 @@ from extender.cluster.read.object_decoding import workload_of
 from extender.cluster.read.unknown_fields import PREFIX
 from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey
-from extender.core.trees.tree_events import is_requested
+from extender.core.trees.tree_events import is_requested, profile_name
 from extender.core.workloads.kind_table import BY_KIND, KINDS, kind_of_pod
 from extender.core.workloads.kinds.plain_pods_kind import (
     NAME_LABEL,
@@ -50,7 +54,6 @@ from extender.core.workloads.kinds.plain_pods_kind import (
 )
 from extender.core.workloads.kinds.podcliqueset_podgangs import podgangs_of
 from extender.core.workloads.kinds.trainjob_jobset import jobset_of, runtime_of
-from extender.core.workloads.template_labels import with_template_labels
 from extender.core.workloads.tree_compiler import (
     CompiledTree,
     CompileRequest,
@@ -60,18 +63,29 @@ from extender.core.workloads.tree_compiler import (
     counted_parts,
     workload_parts,
 )
-from extender.core.workloads.tree_parts import Composite, Leaf, Part, leaves_of
-from extender.core.workloads.tree_policy import DEFAULT_PROFILE, InvalidPolicy, read_policy
+from extender.core.workloads.tree_parts import Composite, Leaf, Part, first_leaves, leaves_of
+from extender.core.workloads.tree_policy import (
+    DEFAULT_PROFILE,
+    InvalidPolicy,
+    TreeProfile,
+    is_label_key,
+    read_policy,
+)
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
+    EXCLUSIVE_ANNOTATION,
     GROUP_LABEL,
     GROUP_LABELS,
+    LEAF_LABEL,
     MIN_ANNOTATION,
+    NAMESPACE,
     OFF,
     OTHER_SCHEDULERS,
+    SOURCE_ANNOTATION,
     TREE_LABEL,
     WORKLOAD_ANNOTATION,
     WorkloadObject,
+    pod_templates,
     tree_annotations,
 )
 from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
@@ -248,8 +262,49 @@ def _made(manifest: Mapping[str, Any], source: api.KubernetesObject) -> api.Work
     return with_metadata(entry.obj, uid=uid, creation_timestamp=created)
 
 
-class _WorkloadExpansion:
-    """Expands one workload."""
+class _FileWorkload(ABC):
+    """One workload of the files."""
+
+    def __init__(
+        self, entry: SourceEntry, manifest: api.WorkloadManifest, files: WorkloadSources
+    ) -> None:
+        self._entry = entry
+        self._files = files
+        self.manifest = manifest
+        self._kind = BY_KIND[manifest.kind]
+        self._owner = files.owner_of(workload_of(manifest))
+
+    def run(self) -> None:
+        """Do what the workload is there for; an error has its place."""
+        try:
+            self.expand()
+        except BadInput as fault:
+            raise located(self._entry.where, fault) from fault
+        except (TypeError, ValueError, KeyError, AttributeError) as fault:
+            text = f"a field has another type than in the API: {type(fault).__name__}: {fault}"
+            raise BadInput(f"{self._entry.where}: {self.manifest.label}: {text}") from fault
+
+    @abstractmethod
+    def expand(self) -> None:
+        """Do the same, without the place of the workload in errors."""
+
+    def _source_of_policy(self, workload: WorkloadObject) -> WorkloadObject:
+        """Return the object whose annotations count."""
+        owner = self._owner
+        return owner if owner and owner.kind in self._kind.policy_from else workload
+
+    def _entry_of(self, obj: api.PodGroup | api.CompositePodGroup | api.Pod) -> Entry:
+        """Return an entry in the place of the workload, as old as the workload is."""
+        mine = self.manifest.metadata
+        obj = with_metadata(
+            obj, namespace=mine.namespace, creation_timestamp=mine.creation_timestamp
+        )
+        where = f"{self._entry.where}, {self.manifest.label}"
+        return Entry(obj=obj, where=where, role=self._entry.role)
+
+
+class _WorkloadExpansion(_FileWorkload):
+    """Expands one workload: adds what it becomes to the expansion."""
 
     def __init__(
         self,
@@ -260,27 +315,13 @@ class _WorkloadExpansion:
         templates: Mapping[str, Mapping[str, Any]] = NO_TEMPLATES,
     ) -> None:
         """Start; `templates`: of pods, by the role of their leaf, where the workload has none itself."""
+        super().__init__(entry, manifest, files)
         self._templates = templates
-        self._entry = entry
-        self._manifest = manifest
-        self._files = files
         self._expansion = expansion
-        self._kind = BY_KIND[manifest.kind]
         self._workload = workload_of(manifest)
-        self._owner = files.owner_of(self._workload)
-
-    def run(self) -> None:
-        """Add what the workload becomes to the expansion."""
-        try:
-            self.expand()
-        except BadInput as fault:
-            raise located(self._entry.where, fault) from fault
-        except (TypeError, ValueError, KeyError, AttributeError) as fault:
-            text = f"a field has another type than in the API: {type(fault).__name__}: {fault}"
-            raise BadInput(f"{self._entry.where}: {self._workload}: {text}") from fault
 
     def expand(self) -> None:
-        """Do the same, without the place of the workload in errors."""
+        """Add what the workload becomes, without its place in errors."""
         workload, kind = self._workload, self._kind
         if self._is_part() or kind.parts is None:
             self._expand_relatives()
@@ -389,7 +430,7 @@ class _WorkloadExpansion:
             jobset = self._jobset()
         except BadInput as fault:
             raise located(str(trainjob), fault) from fault
-        manifest = _made(jobset, self._manifest)
+        manifest = _made(jobset, self.manifest)
         if existing is not None:
             manifest = with_metadata(manifest, uid=existing.uid)
         _WorkloadExpansion(self._entry, manifest, self._files, self._expansion).expand()
@@ -404,9 +445,7 @@ class _WorkloadExpansion:
         return jobset_of(self._workload, spec)
 
     def _policy_source(self) -> WorkloadObject:
-        """Return the object whose annotations count."""
-        owner = self._owner
-        return owner if owner and owner.kind in self._kind.policy_from else self._workload
+        return self._source_of_policy(self._workload)
 
     def _coverage(self) -> tuple[str, bool]:
         """Return the value of the tree label that covers the workload, and whether it has the label itself."""
@@ -487,17 +526,6 @@ class _WorkloadExpansion:
             text = "is missing or empty; Kubernetes refuses such pods"
             self._warn(f"{where}: spec.containers: {text}")
 
-    def _entry_of(self, obj: api.PodGroup | api.CompositePodGroup | api.Pod) -> Entry:
-        """Return an entry in the place of the workload, as old as the workload is."""
-        metadata = msgspec.structs.replace(
-            obj.metadata,
-            namespace=self._workload.namespace,
-            creation_timestamp=self._manifest.metadata.creation_timestamp,
-        )
-        obj = msgspec.structs.replace(obj, metadata=metadata)
-        where = f"{self._entry.where}, {self._workload}"
-        return Entry(obj=obj, where=where, role=self._entry.role)
-
 
 def _plain(workload: WorkloadObject) -> WorkloadObject:
     """Return a workload without our annotations; those of its controller change its pods."""
@@ -524,3 +552,204 @@ def _parts_of(part: Part) -> Iterator[Part]:
     if not isinstance(part, Leaf):
         for child in part.children:
             yield from _parts_of(child)
+
+
+class ServedWorkloads(msgspec.Struct, frozen=True, kw_only=True):
+    """The workloads of files as an API server stores them, and the pods of their controllers."""
+
+    manifests: tuple[api.WorkloadManifest, ...] = ()
+    profiles: Mapping[str, TreeProfile] = {}
+    templates: Mapping[tuple[str, str], WorkloadObject] = {}  # Workloads of users
+    pods: Mapping[Ident, tuple[Entry, ...]] = {}  # by workload
+
+
+def served_workloads(entries: Sequence[AnyEntry]) -> ServedWorkloads:
+    """Return what an API server, the admission policies and the controllers make of the workloads of files.
+
+    Args:
+        entries: All objects, each once; workloads have UIDs and creation times.
+    """
+    files = WorkloadSources(entries, LiveSources())
+    played = [
+        _PlayedWorkload(entry, entry.obj, files)
+        for entry in entries
+        if isinstance(entry, SourceEntry) and isinstance(entry.obj, api.WorkloadManifest)
+    ]
+    for workload in played:
+        workload.run()
+    return ServedWorkloads(
+        manifests=tuple(workload.manifest for workload in played),
+        profiles=files.profiles,
+        templates=files.templates,
+        pods={workload.ident: workload.pods for workload in played if workload.pods},
+    )
+
+
+class _PlayedWorkload(_FileWorkload):
+    """One workload: its object as it is stored, and its pods."""
+
+    def __init__(
+        self, entry: SourceEntry, manifest: api.WorkloadManifest, files: WorkloadSources
+    ) -> None:
+        super().__init__(entry, manifest, files)
+        self.ident = entry.ident
+        self.pods: tuple[Entry, ...] = ()
+        if self._owner is not None:
+            self.manifest = _owned_by(self._owner, manifest)
+
+    def expand(self) -> None:
+        """Label the workload and make its pods."""
+        workload, kind = workload_of(self.manifest), self._kind
+        label = self._coverage(workload)
+        if label in ("", OFF) or kind.parts is None or kind.kept_out(workload):
+            return
+        self.manifest = _labelled(kind, self.manifest, label)
+        workload = workload_of(self.manifest)
+        part = workload.owner is not None and workload.owner.kind in kind.part_of
+        profile = profile_name(kind, workload)
+        if part or not profile or kind.finished(workload) or workload.deleting:
+            return
+        source = self._source_of_policy(workload)
+        request = CompileRequest(
+            workload=workload,
+            owner=None if source is workload else source,
+            profile=self._files.profiles.get(profile),
+            profile_name=profile,
+            requested=is_requested(workload, source),
+            uses=self._files.uses_of(kind, workload),
+            existing=self._files.existing_of(workload),
+            templates=self._files.templates.get(
+                (workload.namespace, source.annotations.get(WORKLOAD_ANNOTATION, ""))
+            ),
+        )
+        compile_tree(kind, request)  # what its code cannot read is an error of the file
+        if kind.template_paths and not kind.suspended(workload):
+            self.pods = tuple(self._pods(request))
+
+    def _coverage(self, workload: WorkloadObject) -> str:
+        """Return the value of the tree label that covers a workload; empty: none."""
+        own = workload.labels.get(TREE_LABEL)
+        of_owner = self._owner.labels.get(TREE_LABEL) if self._owner else None
+        of_namespace = self._files.namespaces.get(workload.namespace, {}).get(TREE_LABEL)
+        return own or of_owner or of_namespace or ""
+
+    def _pods(self, request: CompileRequest) -> Iterator[Entry]:
+        workload, kind = request.workload, self._kind
+        leaves = [leaf for root in roots_of(kind, request) for leaf in first_leaves(root)]
+        check_number_of_pods(workload, leaves)
+        for leaf in leaves:
+            labels = controller_labels(kind, workload, leaf, request.uses)
+            numbers = self._files.missing_numbers(kind, workload, leaf, labels)
+            for pod in pods_of_leaf(
+                leaf, workload, numbers, labels, members=True, pod_name=kind.pod_name
+            ):
+                yield self._entry_of(pod)
+
+
+def _labelled(
+    kind: WorkloadKind, manifest: api.WorkloadManifest, label: str
+) -> api.WorkloadManifest:
+    """Return a workload as the admission policy stores it: its templates have the label, or without templates itself; and its exclusive domain."""
+    workload = workload_of(manifest)
+    if next(pod_templates(kind.template_paths, workload.spec), None) is not None:
+        stamped = with_template_labels(kind, workload, label)
+        metadata = msgspec.structs.replace(manifest.metadata, annotations=dict(stamped.annotations))
+        return msgspec.structs.replace(manifest, spec=stamped.spec, metadata=metadata)
+    metadata = manifest.metadata
+    if kind.template_paths or TREE_LABEL in metadata.labels:
+        return manifest
+    metadata = msgspec.structs.replace(
+        metadata,
+        labels={**metadata.labels, TREE_LABEL: label},
+        annotations={**metadata.annotations, SOURCE_ANNOTATION: NAMESPACE},
+    )
+    return msgspec.structs.replace(manifest, metadata=metadata)
+
+
+def _owned_by(owner: WorkloadObject, manifest: api.WorkloadManifest) -> api.WorkloadManifest:
+    """Return a workload whose controlling owner has the UID of the object in the files that it names."""
+    metadata = manifest.metadata
+    references = tuple(
+        msgspec.structs.replace(reference, uid=owner.uid) if reference.controller else reference
+        for reference in metadata.owner_references
+    )
+    metadata = msgspec.structs.replace(metadata, owner_references=references)
+    return msgspec.structs.replace(manifest, metadata=metadata)
+
+
+_LabelsFor = Callable[[Mapping[str, Any]], Mapping[str, str]]
+
+
+def with_template_labels(
+    kind: WorkloadKind, workload: WorkloadObject, profile: str
+) -> WorkloadObject:
+    """Return a workload whose pod templates have the tree label and the leaf label of its kind.
+
+    A label that a template has already stays as it is, and a template that does not exist is not made. An exclusive topology
+    as its controller has it becomes an EXCLUSIVE_ANNOTATION, unless a template has the tree label already.
+
+    Args:
+        workload: The workload; it is not changed.
+        profile: The value of the tree label.
+    """
+
+    def labels(item: Mapping[str, Any]) -> Mapping[str, str]:
+        added = {TREE_LABEL: profile}
+        if kind.leaf_label is not None and (leaf := kind.leaf_label(item)):
+            added[LEAF_LABEL] = leaf
+        return added
+
+    annotations = _with_own_domain(kind, workload)
+    holder: Any = {"metadata": {"labels": dict(workload.labels)}, "spec": workload.spec}
+    for path in kind.template_paths:
+        holder = _with_labels(holder, path.split("."), holder, labels)
+    return msgspec.structs.replace(workload, spec=holder["spec"], annotations=annotations)
+
+
+def _with_own_domain(kind: WorkloadKind, workload: WorkloadObject) -> Mapping[str, str]:
+    """Return the annotations of a workload, with that for an exclusive domain in place of the one of its controller."""
+    theirs, annotations = kind.exclusive_annotation, workload.annotations
+    key = annotations.get(theirs)
+    owner = workload.owner.kind if workload.owner is not None else ""
+    if (
+        not is_label_key(key or "")
+        or kind.exclusive_level is None
+        or EXCLUSIVE_ANNOTATION in annotations
+        or owner in (*kind.policy_from, *kind.part_of)
+        or any(
+            TREE_LABEL in ((template.get("metadata") or {}).get("labels") or {})
+            for template in pod_templates(kind.template_paths, workload.spec)
+        )
+    ):
+        return annotations
+    level = kind.exclusive_level(workload)
+    if not level:
+        return annotations
+    rest = {name: value for name, value in annotations.items() if name != theirs}
+    return {**rest, EXCLUSIVE_ANNOTATION: f"{level}={key}"}
+
+
+def _with_labels(part: Any, steps: list[str], item: Any, labels: _LabelsFor) -> Any:  # noqa: ANN401 -- parts of an object
+    """Return a part of an object with the labels on the templates below it.
+
+    Args:
+        part: The part; it is not changed.
+        steps: The path of the templates below it.
+        item: What has the templates: the innermost item of a list on the path, else the object.
+        labels: Returns the labels for a template of an item.
+    """
+    if not isinstance(part, Mapping):
+        return part
+    if not steps:
+        metadata = part.get("metadata") or {}
+        own = metadata.get("labels") or {}
+        return {**part, "metadata": {**metadata, "labels": {**labels(item), **own}}}
+    name, is_list, _ = steps[0].partition("[]")
+    below = part.get(name)
+    if below is None:
+        return part
+    if is_list:
+        changed = [_with_labels(element, steps[1:], element, labels) for element in below]
+    else:
+        changed = _with_labels(below, steps[1:], item, labels)
+    return {**part, name: changed}

@@ -25,9 +25,9 @@ from extender.core.admit.gate_removal_order import (
     next_to_release,
     spread_rules,
 )
+from extender.core.admit.native_gang_scheduling import native_on
 from extender.core.admit.plan_request import GATE
 from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
-from extender.core.log.control_plane_features import native_on
 from extender.core.log.reservation_state import (
     ChangedMembers,
     Reservation,

@@ -28,7 +28,7 @@ from extender.core.admit.gang_sentences import (
     pending_sentences,
     waiting_text,
 )
-from extender.core.admit.native_gang_scheduling import has_its_condition_written
+from extender.core.admit.native_gang_scheduling import has_its_condition_written, native_on
 from extender.core.admit.plan_request import group_key_of
 from extender.core.admit.tree_warnings import (
     NodeLabels,
@@ -36,7 +36,6 @@ from extender.core.admit.tree_warnings import (
     template_mismatches,
 )
 from extender.core.admit.wish_sentences import group_lines, short_text
-from extender.core.log.control_plane_features import native_on
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import EMPTY, GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView, changed_groups, pods_by_leaf

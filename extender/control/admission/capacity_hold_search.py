@@ -14,8 +14,13 @@ from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
 from extender.core.admit.plan_request import group_key_of
 from extender.core.admit.verdict_events import still_holds
-from extender.core.holds.hold_planning import NO_PLACE, HoldRequests, decide_hold
-from extender.core.holds.hold_turns import HoldRefusal, trees_to_hold_for
+from extender.core.holds.hold_planning import (
+    NO_PLACE,
+    HoldRefusal,
+    HoldRequests,
+    decide_hold,
+    trees_to_hold_for,
+)
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, PlanId
@@ -92,16 +97,14 @@ class CapacityHoldSearch:
     def _publish(self, now: Moment) -> None:
         """Publish why no capacity is held for trees, as far as it is still so."""
         view, state = now.view, now.pending
-        self._parts.exchange.published.publish_unheld(
-            {
-                uid: pause.refusal
-                for uid, pause in self._pauses.items()
-                if pause.refusal is not None
-                and uid in state.gangs
-                and state.gangs[uid].refused_since_us
-                and pause.holds(view, state)
-            }
-        )
+        self._parts.exchange.published.unheld = {
+            uid: pause.refusal
+            for uid, pause in self._pauses.items()
+            if pause.refusal is not None
+            and uid in state.gangs
+            and state.gangs[uid].refused_since_us
+            and pause.holds(view, state)
+        }
 
     def _is_settled(self, state: ReservationState, now_ms: int) -> bool:
         """Return whether a look at the same state shortly before found nothing; passes may be frequent."""

@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from extender.control.admission.cluster_observer import Moment
 from extender.core.admit.plan_request import TreePart
 from extender.core.admit.refusal_validity import only_less
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.log.reservation_state import ReservationState
-from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NIL_GANG, NodeName, PodUid
 from extender.core.model.object_identity import same_objects
-from extender.core.model.pod_groups import Forest
 from extender.core.planner.plan_types import PlanNode
 
 LOOK_MS = 1_000
@@ -37,19 +35,13 @@ class IdlePassFilter:
     """Remembers the last pass that refused every pending tree."""
 
     def __init__(self, rows: NodeRowCache) -> None:
-        """Prepare.
-
-        Args:
-            rows: Shared with the request builder, so that unchanged rows are the same objects.
-        """
+        """Prepare; `rows`: shared with the request builder, so that unchanged rows are the same objects."""
         self._rows = rows
         self._last: _RefusedPass | None = None
 
     def begin_pass(
         self,
-        view: ClusterView,
-        state: ReservationState,
-        forest: Forest,
+        now: Moment,
         pending: Iterable[TreePart],
         hints: Mapping[PodUid, NodeName],
         now_ms: int,
@@ -58,18 +50,13 @@ class IdlePassFilter:
         parts = tuple(pending)
         if any(
             part.claims
-            or part.tree.root.uid in state.preemptions  # freed capacity is held for it
+            or part.tree.root.uid in now.state.preemptions  # freed capacity is held for it
             or any(shape.rules for shape in part.shapes)
             for part in parts
         ):
             return None
         priorities = {part.tree.root.priority for part in parts}
-        return _RefusedPass(
-            now_ms,
-            _compared_objects(view, state, forest),
-            hints,
-            self._nodes(view, state, priorities),
-        )
+        return _RefusedPass(now_ms, _compared_objects(now), hints, self._nodes(now, priorities))
 
     def end_pass(self, refused: _RefusedPass | None) -> None:
         """Remember what a pass that refused every tree saw at its start; None for any other pass."""
@@ -77,9 +64,7 @@ class IdlePassFilter:
 
     def nothing_to_admit(
         self,
-        view: ClusterView,
-        state: ReservationState,
-        forest: Forest,
+        now: Moment,
         hints: Mapping[PodUid, NodeName],
         now_ms: int,
         *,
@@ -99,25 +84,22 @@ class IdlePassFilter:
         highest = max(last.nodes, default=0)
         if age_ms >= LOOK_MS and (age_ms >= PATIENT_MS or by_time(highest, last.at_ms)):
             return False
-        now = _compared_objects(view, state, forest)
-        if not same_objects(last.same, now):
+        if not same_objects(last.same, _compared_objects(now)):
             return False
-        nodes = self._nodes(view, state, last.nodes)
+        nodes = self._nodes(now, last.nodes)
         if not all(only_less(last.nodes[p], rows) for p, rows in nodes.items()):
             return False
         last.nodes = nodes  # the next call compares less
         return True
 
-    def _nodes(
-        self, view: ClusterView, state: ReservationState, priorities: Iterable[int]
-    ) -> dict[int, tuple[PlanNode, ...]]:
+    def _nodes(self, now: Moment, priorities: Iterable[int]) -> dict[int, tuple[PlanNode, ...]]:
+        view, state, rows = now.view, now.state, self._rows
         return {
-            p: self._rows.rows(view, self._rows.taken(view, state, priority=p, gang_uid=NIL_GANG))
+            p: rows.rows(view, rows.taken(view, state, priority=p, gang_uid=NIL_GANG))
             for p in sorted(priorities)
         }
 
 
-def _compared_objects(
-    view: ClusterView, state: ReservationState, forest: Forest
-) -> tuple[object, ...]:
-    return (forest, state.gangs, state.rejections, state.preemptions, view.keeping_off)
+def _compared_objects(now: Moment) -> tuple[object, ...]:
+    state = now.state
+    return (now.forest, state.gangs, state.rejections, state.preemptions, now.view.keeping_off)

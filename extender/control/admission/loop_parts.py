@@ -63,11 +63,7 @@ class LoopParts(msgspec.Struct, frozen=True, kw_only=True):
     arrival_ms: int = 0
 
     def event_context(self, digest: str, cause: str) -> EventContext:
-        """Return the context of the events of a new plan.
-
-        Args:
-            digest: Of the decision input; empty: the decision has none.
-        """
+        """Return the context of the events of a new plan; `digest`: of the decision input; empty: the decision has none."""
         return EventContext(
             plan=PlanId(self.clock.new_id()),
             digest=digest,

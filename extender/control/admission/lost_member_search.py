@@ -85,9 +85,9 @@ class LostMemberSearch:
         self._publish()
 
     def _publish(self) -> None:
-        self._parts.exchange.published.publish_lost_in_vain(
-            {u: each.reasons for u, each in self._in_vain.items()}
-        )
+        self._parts.exchange.published.lost_in_vain = {
+            u: each.reasons for u, each in self._in_vain.items()
+        }
 
     async def _widen(self, current: TreeRequest) -> str:
         """Place lost members in the nearest other domains; return why that is not possible either, or an empty string."""

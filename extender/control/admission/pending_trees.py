@@ -61,11 +61,10 @@ class PendingTrees:
 
     def publish_pauses(self, now: Moment) -> None:
         """Publish which trees are deferred because they were released again and again without a cause, or pause otherwise."""
-        self._published.publish_paused(
-            self._parts.readmissions.pauses(),
-            self._admission.planned_again_us(),
-            self._policy.searches_again_us(now.pending),
-        )
+        published = self._published
+        published.paused = self._parts.readmissions.pauses()
+        published.planned_again_us = self._admission.planned_again_us()
+        published.victims_again_us = self._policy.searches_again_us(now.pending)
 
     def hold_capacity(self, now: Moment) -> None:
         """Let the tree that has waited longest search the capacity that is held for it, if its time has come."""
@@ -73,11 +72,8 @@ class PendingTrees:
 
     def nothing_to_admit(self, now: Moment) -> bool:
         """Return whether no pending tree can be admitted, as in the last pass."""
-        view, forest, state = now.view, now.forest, now.state
-        hints, now_ms = (
-            self._rejections.hints(view),
-            self._parts.clock.monotonic_ms(),
-        )
+        view, state = now.view, now.state
+        hints, now_ms = self._rejections.hints(view), self._parts.clock.monotonic_ms()
 
         def by_time(priority: int, since_ms: int) -> bool:
             return (
@@ -88,9 +84,7 @@ class PendingTrees:
                 or self._policy.some_terminate(view)
             )
 
-        return self._parts.idle_filter.nothing_to_admit(
-            view, state, forest, hints, now_ms, by_time=by_time
-        )
+        return self._parts.idle_filter.nothing_to_admit(now, hints, now_ms, by_time=by_time)
 
     @property
     def explanations(self) -> RefusalExplanations:
@@ -106,14 +100,11 @@ class PendingTrees:
         """Try to admit every pending tree; those that need the planner process wait for their turn there."""
         self.searches.begin_pass()
         self._parts.idle_filter.end_pass(None)
-        view, forest, state = now.view, now.forest, now.state
-        hints = self._rejections.hints(view)
-        pending = tuple(self._parts.requests.pending(state, forest, hints))
+        hints, now_ms = self._rejections.hints(now.view), self._parts.clock.monotonic_ms()
+        pending = tuple(self._parts.requests.pending(now.state, now.forest, hints))
         self._retain([tree for tree, _ in pending])
         parts = (part for _, part in pending if part is not None)
-        before = self._parts.idle_filter.begin_pass(
-            view, state, forest, parts, hints, self._parts.clock.monotonic_ms()
-        )
+        before = self._parts.idle_filter.begin_pass(now, parts, hints, now_ms)
         progress = AdmissionProgress(now)
         self._limits.begin()
         try:
@@ -174,7 +165,7 @@ class PendingTrees:
     def _report_limited(self, progress: AdmissionProgress) -> None:
         """Publish which gangs wait because their namespace has too many new ones; a later pass tries them."""
         waiting = self._limits.waiting()
-        self._published.publish_limited(waiting)
+        self._published.limited = waiting
         METRICS.new_gangs_limited.set(len(waiting))
         if waiting:
             progress.all_stay_refused = False

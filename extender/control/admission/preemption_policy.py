@@ -349,15 +349,12 @@ class PreemptionPolicy:
             answer=answer if isinstance(answer, NoPreemption) and final and self.enabled else None,
         )
 
-    def considered(self, uid: GangUid) -> tuple[str, ...]:
-        """Return the reasons of the last search that found no victims, marked as older than now."""
+    def considered(self, uid: GangUid) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the reasons of the last search that found no victims, marked as older than now, and those without names of other namespaces."""
         answer = self._last[uid].answer
-        return tuple(f"{EARLIER}{text}" for text in answer.reasons) if answer is not None else ()
-
-    def considered_reduced(self, uid: GangUid) -> tuple[str, ...]:
-        """Return these reasons without names of other namespaces; empty: there are none in them."""
-        answer = self._last[uid].answer
-        return tuple(f"{EARLIER}{text}" for text in answer.reduced) if answer is not None else ()
+        both = (answer.reasons, answer.reduced) if answer is not None else ((), ())
+        notes, reduced = (tuple(f"{EARLIER}{text}" for text in texts) for texts in both)
+        return notes, reduced
 
     def allow_retry(self, decided: Iterable[NewEvent]) -> None:
         """End the pause of preemptors whose capacity another one takes over by these drafts."""

@@ -59,11 +59,7 @@ class RequestBuilder:
         evidence: RejectionEvidence,
         started: Callable[[], frozenset[GangUid]],
     ) -> None:
-        """Prepare.
-
-        Args:
-            started: Returns the roots of which members are, or may be, bound.
-        """
+        """Prepare; `started`: returns the roots of which members are, or may be, bound."""
         self._settings = settings
         self._clock = clock
         self._evidence = evidence

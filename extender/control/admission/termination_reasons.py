@@ -33,11 +33,7 @@ class TerminationReasons:
     """Asks the API server, and keeps the answers until the losses are in the log."""
 
     def __init__(self, cluster: Cluster, wake: Callable[[], None]) -> None:
-        """Prepare.
-
-        Args:
-            wake: Called when all lookups that were started together have ended.
-        """
+        """Prepare; `wake`: called when all lookups that were started together have ended."""
         self._cluster = cluster
         self._wake = wake
         self._turns = asyncio.Semaphore(TOGETHER)

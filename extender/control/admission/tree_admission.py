@@ -636,11 +636,9 @@ class TreeAdmission:
             judged: The search for victims that the verdict follows from; None: it follows from none, and the reasons of
                 the last one are marked as older.
         """
+        notes, reduced = self._policy.considered(uid)
         if judged is not None:
             notes, reduced = judged.notes, judged.notes_reduced
-        else:
-            notes = self._policy.considered(uid)
-            reduced = self._policy.considered_reduced(uid)
         return (*note, *notes), (*note, *reduced) if reduced else ()
 
     def _is_judged_later(self, state: ReservationState, uid: GangUid, verdict: Verdict) -> bool:

@@ -238,7 +238,7 @@ class TreeSearches:
         waiting = turns_of(w for w in self._in_order() if self._waiting[w.uid].work != "hold")
         if self._running is not None and self._running.work != "hold":
             waiting[self._running.uid] = SearchTurn(0, 0, 0, runs=True)
-        self._parts.exchange.published.publish_searches(waiting)
+        self._parts.exchange.published.searches = waiting
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -65,11 +65,7 @@ class PreBindTracker:
     """The members with volumes or claims between filter and bind."""
 
     def __init__(self, clock: Clock, counts_s: float) -> None:
-        """Prepare.
-
-        Args:
-            counts_s: How long a marked member counts as arrived.
-        """
+        """Prepare; `counts_s`: how long a marked member counts as arrived."""
         self._clock = clock
         self._counts_ms = counts_s * 1000
         self._marks: dict[PodUid, _Mark] = {}

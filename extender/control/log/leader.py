@@ -301,10 +301,11 @@ class AppendBatch:
         self._clock = clock
         self._appends: list[Awaitable[tuple[RecordedEvent, ...]]] = []
         self.cpu_us_while_waiting = 0  # of other tasks, while this pass waited for the log
+        self.committed = 0  # appends of this pass
 
     def begin(self) -> None:
         """Begin a pass."""
-        self._appends, self.cpu_us_while_waiting = [], 0
+        self._appends, self.cpu_us_while_waiting, self.committed = [], 0, 0
 
     def append_nowait(
         self, drafts: Sequence[NewEvent], encoded: DecisionInput | None = None
@@ -327,12 +328,13 @@ class AppendBatch:
         begun_us = self._clock.thread_cpu_us()
         outcomes = await asyncio.gather(*appends, return_exceptions=True)
         self.cpu_us_while_waiting += self._clock.thread_cpu_us() - begun_us
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        self.committed += len(outcomes) - len(failures)
+        if failures:
+            raise failures[0]
 
     async def append(self, drafts: Sequence[NewEvent]) -> None:
         """Append drafts and wait until they are durable."""
         begun_us = self._clock.thread_cpu_us()
-        await self._leader.append(drafts)
+        self.committed += bool(await self._leader.append(drafts))
         self.cpu_us_while_waiting += self._clock.thread_cpu_us() - begun_us

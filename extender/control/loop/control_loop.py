@@ -7,8 +7,8 @@ request is built again and compared. Each pass ends with one published result, w
 between passes and while they run.
 
 A change wakes the loop within milliseconds, but for those that no member waits for: what the watches report of our own
-writes, members of groups that need more of them, and what the last pass appended. They are handled together,
-`EXPECTED_CHANGES_MS` after the first, or later where a pass takes long.
+writes, and members of groups that need more of them. They are handled together, `EXPECTED_CHANGES_MS` after the first, or
+later where a pass takes long. What a pass appended itself is reconciled with the next change, a second later at the latest.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ class ControlLoop:
                         await self.run_pass()
                         took_us = self._parts.clock.thread_cpu_us() - begun_us
                         took_ms = (took_us - self._parts.appends.cpu_us_while_waiting) // 1000
-                        after = before._replace(state=self._parts.leader.wakeup.revision)
+                        # each append wakes once; what others appended or woke meanwhile is beyond that
+                        after = before._replace(state=before.state + self._parts.appends.committed)
                     is_done = True
                 self._report_failures(may_record=may_record)
                 if not is_done:
@@ -248,12 +249,10 @@ class ControlLoop:
         METRICS.control_loop_failures_in_a_row.set(
             max((count for _, count, _ in failing), default=0)
         )
-        self._published.publish_failures(
-            "; ".join(
-                f"{step} has failed {count} times in a row ({error})"
-                for step, count, error in failing
-                if count >= FAILURES_SHOWN
-            )
+        self._published.failures = "; ".join(
+            f"{step} has failed {count} times in a row ({error})"
+            for step, count, error in failing
+            if count >= FAILURES_SHOWN
         )
 
     def _actuate(self, now: Moment | Observation) -> None:

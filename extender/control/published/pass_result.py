@@ -14,7 +14,7 @@ import msgspec
 from extender.core.fairness.new_gang_limits import NewGangLimit
 from extender.core.fairness.search_turns import SearchTurn
 from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
-from extender.core.holds.hold_turns import HoldRefusal
+from extender.core.holds.hold_planning import HoldRefusal
 from extender.core.log.reservation_state import Reservation
 from extender.core.model.cluster_view import ClusterView, forest_after, forest_steps
 from extender.core.model.ids import GangUid, PlanId, PodUid
@@ -38,11 +38,7 @@ class PassResult(msgspec.Struct, frozen=True, kw_only=True):
     released: Mapping[PodUid, PlanId] = {}  # the plan of each member whose stage has come
 
     def reconciled(self, terms: int) -> bool:
-        """Return whether a complete pass has run since the lease was acquired.
-
-        Args:
-            terms: `Leader.terms` now.
-        """
+        """Return whether a complete pass has run since the lease was acquired; `terms`: `Leader.terms` now."""
         return self.number > 0 and self.terms == terms
 
     def held_back(self, reservation: Reservation) -> bool:
@@ -51,12 +47,18 @@ class PassResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedPass:
-    """The published values. Only the control loop calls the methods, except `forest_of`."""
+    """The published values. Only the control loop sets them, and calls the methods but `forest_of`; nothing in them is changed afterwards."""
 
     def __init__(self) -> None:
-        self._searches: Mapping[GangUid, SearchTurn] = {}
-        self._limited: Mapping[GangUid, NewGangLimit] = {}
-        self._paused: Mapping[GangUid, ReadmissionPause] = {}
+        self.observation = Observation()  # what the control loop saw last
+        # a view and its trees: the published ones, or some on the way to the next
+        self._base = (self.observation.view, self.observation.forest)
+        self.result = PassResult()  # of the last complete pass
+        self.searches: Mapping[GangUid, SearchTurn] = {}  # which trees wait for their long search
+        self.limited: Mapping[
+            GangUid, NewGangLimit
+        ] = {}  # new gangs beyond the limit of a namespace
+        self.paused: Mapping[GangUid, ReadmissionPause] = {}  # which trees a back-off defers
         # when trees that pause after a search, or after other pods took their capacity, are planned again ...
         self.planned_again_us: Mapping[GangUid, int] = {}
         # ... and when victims are searched for again, if no change ends that pause
@@ -64,65 +66,25 @@ class PublishedPass:
         self.unheld: Mapping[GangUid, HoldRefusal] = {}  # why no capacity is held for trees
         # what was tried in vain for lost members of running gangs, as sentences
         self.lost_in_vain: Mapping[GangUid, tuple[str, ...]] = {}
-        self._observation = Observation()
-        # a view and its trees: the published ones, or some on the way to the next
-        self._base = (self._observation.view, self._observation.forest)
-        self._result = PassResult()
         self.failures = ""  # steps of the control loop that fail again and again
-
-    @property
-    def observation(self) -> Observation:
-        """Return what the control loop saw last."""
-        return self._observation
-
-    @property
-    def result(self) -> PassResult:
-        """Return the result of the last complete pass."""
-        return self._result
-
-    def publish_searches(self, searches: Mapping[GangUid, SearchTurn]) -> None:
-        """Publish which trees wait for their long search; not changed by the caller afterwards."""
-        self._searches = searches
 
     @property
     def turns(self) -> Mapping[GangUid, WaitReason]:
         """Return why trees wait to be recorded, to be searched, or for the end of a back-off, by the UID of the root."""
-        return {**self._searches, **self._limited, **self._paused}
-
-    def publish_paused(
-        self,
-        paused: Mapping[GangUid, ReadmissionPause],
-        planned_again_us: Mapping[GangUid, int],
-        victims_again_us: Mapping[GangUid, int],
-    ) -> None:
-        """Publish which trees are deferred by a back-off, and until when others pause; not changed by the caller afterwards."""
-        self._paused = paused
-        self.planned_again_us, self.victims_again_us = planned_again_us, victims_again_us
-
-    def publish_unheld(self, unheld: Mapping[GangUid, HoldRefusal]) -> None:
-        """Publish why no capacity is held for trees that wait for long; not changed by the caller afterwards."""
-        self.unheld = unheld
-
-    def publish_lost_in_vain(self, lost_in_vain: Mapping[GangUid, tuple[str, ...]]) -> None:
-        """Publish what did not help lost members of running gangs; not changed by the caller afterwards."""
-        self.lost_in_vain = lost_in_vain
-
-    def publish_limited(self, limited: Mapping[GangUid, NewGangLimit]) -> None:
-        """Publish which new gangs wait for the limit of their namespace; not changed by the caller afterwards."""
-        self._limited = limited
+        return {**self.searches, **self.limited, **self.paused}
 
     def observe(self, view: ClusterView) -> Observation:
         """Publish a view with its trees, of which only changed ones are built again, and return both."""
-        before = self._observation
+        before = self.observation
         if before.view is not view:
             forest = forest_after(*self._base, view)
             self._base = (view, forest)
-            self._observation = msgspec.structs.replace(before, view=view, forest=forest)
-        return self._observation
+            self.observation = msgspec.structs.replace(before, view=view, forest=forest)
+        return self.observation
 
     def forest_of(self, view: ClusterView) -> Forest:
         """Return the trees of a view that the control loop may not have seen yet; nothing is published."""
-        before = self._observation
+        before = self.observation
         return before.forest if before.view is view else forest_after(*self._base, view)
 
     async def approach(self, view: ClusterView, pace: SlicePace) -> None:
@@ -133,15 +95,11 @@ class PublishedPass:
 
     def mark_compared(self, view: ClusterView) -> None:
         """Publish that all differences between a view and the log are in the log."""
-        self._observation = msgspec.structs.replace(self._observation, compared=view)
-
-    def publish_failures(self, failures: str) -> None:
-        """Publish which steps of the control loop fail again and again, as text; empty: none."""
-        self.failures = failures
+        self.observation = msgspec.structs.replace(self.observation, compared=view)
 
     def release(self, released: Mapping[PodUid, PlanId]) -> None:
         """Publish the plan of each member whose stage has come, where no complete pass was possible."""
-        self._result = msgspec.structs.replace(self._result, released=released)
+        self.result = msgspec.structs.replace(self.result, released=released)
 
     def end_pass(self, terms: int, released: Mapping[PodUid, PlanId]) -> None:
         """Publish the result of a complete pass.
@@ -150,5 +108,5 @@ class PublishedPass:
             terms: `Leader.terms` when it began.
             released: The plan of each member whose stage has come; not changed by the caller afterwards.
         """
-        number = self._result.number + 1
-        self._result = PassResult(number=number, terms=terms, released=released)
+        number = self.result.number + 1
+        self.result = PassResult(number=number, terms=terms, released=released)

@@ -22,11 +22,7 @@ class AdoptionHold:
     """Answers whether a root is a group that is to be adopted; cheap, from the newest views."""
 
     def __init__(self, workloads: Workloads | None, leader: Leader) -> None:
-        """Prepare.
-
-        Args:
-            workloads: None: there are no trees of workloads, and nothing is held.
-        """
+        """Prepare; `workloads`: None: there are no trees of workloads, and nothing is held."""
         self._workloads = workloads
         self._leader = leader
 

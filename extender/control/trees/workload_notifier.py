@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
-from extender.control.trees.group_problems import GroupProblem
+from extender.control.trees.group_controller import GroupProblem
 from extender.core.admit.plan_request import GATE
 from extender.core.log.events import NoticeRecord
 from extender.core.log.reservation_state import WorkloadTree
@@ -22,7 +22,7 @@ from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import Pod
 from extender.core.trees.leaves_in_use import WorkloadName
-from extender.core.trees.unused_labels import unused_label
+from extender.core.trees.tree_events import unused_label
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS
 from extender.core.workloads.native_groups import NativeGroup
 from extender.core.workloads.tree_parts import LeafUse

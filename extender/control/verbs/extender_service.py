@@ -18,7 +18,8 @@ import msgspec
 from extender.control.binding.bind_barrier import BindBarriers, BindCall
 from extender.control.log.leader import Leader
 from extender.control.published.shared_state import LoopExchange
-from extender.core.log.control_plane_features import features_summary, native_on
+from extender.core.admit.native_gang_scheduling import native_on
+from extender.core.log.control_plane_features import features_summary
 from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.log.reservation_state import reservation_of
 from extender.core.model.errors import (

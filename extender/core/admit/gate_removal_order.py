@@ -45,11 +45,7 @@ class GateRemovalStages:
     def __init__(
         self, view: ClusterView, state: ReservationState, arrived: Callable[[PodUid], bool]
     ) -> None:
-        """Create an empty cache.
-
-        Args:
-            arrived: Returns whether kube-scheduler has placed a member.
-        """
+        """Create an empty cache; `arrived`: returns whether kube-scheduler has placed a member."""
         self._view = view
         self._state = state
         self._arrived = arrived

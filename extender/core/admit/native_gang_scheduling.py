@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from extender.core.admit.plan_request import GATE
-from extender.core.log.control_plane_features import COMPOSITES_OF_1_37, OLD, native_on
+from extender.core.log.control_plane_features import COMPOSITES_OF_1_37, OLD
 from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.pod_groups import Forest, Group, Tree
@@ -127,3 +127,8 @@ def gates_to_remove(state: ReservationState, forest: Forest) -> Iterator[Pod]:
                 waiting = pod.by_field and pod.node is None and not pod.deleting
                 if waiting and GATE in pod.gates and pod.uid not in root.reservations:
                     yield pod
+
+
+def native_on(features: ControlPlaneFeaturesDetected | None) -> bool:
+    """Return whether native gang scheduling of kube-scheduler is known to be on."""
+    return features is not None and features.native_group_scheduling == "on"

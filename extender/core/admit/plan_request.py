@@ -139,11 +139,7 @@ class TreeParts:
         root: GangState | None,
         hints: Mapping[PodUid, NodeName] = EMPTY_HINTS,
     ) -> TreePart:
-        """Return the part of a tree.
-
-        Args:
-            hints: Nodes to try first, by member.
-        """
+        """Return the part of a tree; `hints`: nodes to try first, by member."""
         held = root.reservations if root is not None else NO_HOLDS
         past = (
             (root.previous_nodes, root.replacement_holds)
@@ -236,11 +232,7 @@ def plan_request(
     rejections: Collection[RejectionKey] = (),
     book: InterpodRules | None = None,
 ) -> PlanRequest:
-    """Return the plan request of a tree.
-
-    Args:
-        budget: In search nodes.
-    """
+    """Return the plan request of a tree; `budget`: in search nodes."""
     root = part.tree.root
     taken = rows.taken(view, state, priority=root.priority, gang_uid=root.uid)
     book = book or InterpodRules()
@@ -326,27 +318,16 @@ def _plan_group(
     bound: list[PlanBound] = []
     ranks = _ranks([pod for pod in tree.members.get(group.key, ()) if not pod.deleting])
     for pod in tree.members.get(group.key, ()):
-        if is_running(pod):
-            assert pod.node is not None
-            bound.append(
-                PlanBound(pod=pod.path, uid=pod.uid, node=pod.node, rank=ranks.get(pod.uid, UNSET))
-            )
-        elif not is_candidate(pod):
-            continue
-        elif (reservation := held.get(pod.uid)) is not None:
-            # as a bound member it keeps its node and its capacity
-            rank = ranks.get(pod.uid, UNSET)
-            bound.append(PlanBound(pod=pod.path, uid=pod.uid, node=reservation.node, rank=rank))
-        elif not group.deleting:
-            number = shapes.number(pod.shape)
+        node, rank = pod.node if is_running(pod) else None, ranks.get(pod.uid, UNSET)
+        if waits := is_candidate(pod):
+            # with a reservation it keeps its node and its capacity, as a bound member
+            node = held[pod.uid].node if pod.uid in held else None
+        if node is not None:
+            bound.append(PlanBound(pod=pod.path, uid=pod.uid, node=node, rank=rank))
+        elif waits and not group.deleting:
+            shape, prefer = shapes.number(pod.shape), wishes.get(pod.uid, pod.nominated)
             members.append(
-                PlanMember(
-                    pod=pod.path,
-                    uid=pod.uid,
-                    shape=number,
-                    prefer=wishes.get(pod.uid, pod.nominated),
-                    rank=ranks.get(pod.uid, UNSET),
-                )
+                PlanMember(pod=pod.path, uid=pod.uid, shape=shape, prefer=prefer, rank=rank)
             )
     return PlanGroup(
         key=group.key,

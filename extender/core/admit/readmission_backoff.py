@@ -75,11 +75,7 @@ class Readmissions:
     """Counts the rounds of each tree, and defers trees with too many."""
 
     def __init__(self, *, expires_ms: int) -> None:
-        """Create an empty record.
-
-        Args:
-            expires_ms: Lifetime of a reservation.
-        """
+        """Create an empty record; `expires_ms`: lifetime of a reservation."""
         self._expires_ms = expires_ms
         self._admitted: dict[GangUid, _Admission] = {}
         self._rounds: dict[GangUid, _Rounds] = {}

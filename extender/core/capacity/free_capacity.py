@@ -207,11 +207,7 @@ class NodeRowCache:
     """
 
     def __init__(self, topology_keys: Collection[str] = ()) -> None:
-        """Create an empty cache.
-
-        Args:
-            topology_keys: Label keys that are levels, beside those whose name shows it.
-        """
+        """Create an empty cache; `topology_keys`: label keys that are levels, beside those whose name shows it."""
         self._topology_keys = frozenset(topology_keys)
         self._levels = TopologyLevels()
         self._kept: dict[NodeName, _Kept] = {}

@@ -195,11 +195,7 @@ class SearchBackoff:
     """The trees whose last search used up its budget."""
 
     def __init__(self, budget: int) -> None:
-        """Prepare.
-
-        Args:
-            budget: Search nodes of the first search of a tree.
-        """
+        """Prepare; `budget`: search nodes of the first search of a tree."""
         self._budget = budget
         self._spent: dict[GangUid, _Spent] = {}
 

@@ -38,11 +38,7 @@ def decide_hold_ends(
     *,
     enabled: bool,
 ) -> list[NewEvent]:
-    """Return the events that end capacity holds now.
-
-    Args:
-        gangs: How each gang is decided; None: exceptions are raised.
-    """
+    """Return the events that end capacity holds now; `gangs`: how each gang is decided; None: exceptions are raised."""
     gangs = gangs or EachGang()
 
     def end_of(hold: CapacityHold) -> Iterator[NewEvent]:

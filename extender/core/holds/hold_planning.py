@@ -28,17 +28,18 @@ from extender.core.admit.verdict_events import (
 )
 from extender.core.capacity.capacity_claims import may_leave
 from extender.core.capacity.hold_progress import fitting_pods
-from extender.core.holds.hold_turns import HoldRefusal, displaced_holds
 from extender.core.log.capacity_claim import CapacityClaim, planned_claims
 from extender.core.log.events import CapacityHeld, CapacityHoldReleased, NewEvent
 from extender.core.log.reservation_state import (
     CapacityHold,
     GangState,
     ReservationState,
+    no_hold_before_us,
     reservations_on,
 )
+from extender.core.log.state_projector import NO_CAPACITY, counts_as_unused
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.message_formatting import amounts_text, join_names
 from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod, PodShape
@@ -55,6 +56,89 @@ from extender.core.planner.plan_types import (
 )
 from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.planner.preemption_types import Evictable, PlanVictim
+
+# --- whose turn it is
+HOLDS_MAX: Final = 4  # at a time, in the whole cluster
+
+
+class HoldRefusal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Why no capacity is held for a tree, and what would help; without names of other namespaces."""
+
+    reason: str
+    help: str = ""
+    pods: tuple[PodUid, ...] = ()  # of its namespace: it is so while they run
+    at_us: int = 0  # when it was searched; 0: not searched
+
+
+def trees_to_hold_for(
+    state: ReservationState, *, now_us: int, after_us: int, paused: Collection[GangUid] = ()
+) -> tuple[GangState, ...]:
+    """Return the trees for which capacity may be held now, the next one first.
+
+    Args:
+        after_us: How long a tree waits before capacity is held for it; 0: it is never held.
+        paused: Trees for which no place was found lately.
+    """
+    if not after_us:
+        return ()
+    eligible = [
+        root
+        for root in state.gangs.values()
+        if root.phase == "unschedulable"
+        and root.uid not in paused
+        and _has_waited(root, now_us=now_us, after_us=after_us)
+        and no_hold_before_us(state, root) <= now_us
+        and root.uid not in state.capacity_holds
+        and root.uid not in state.preemptions
+        and not (root.reservations or root.bound)
+        and _is_below_limits(state, root)
+    ]
+    return tuple(sorted(eligible, key=lambda root: _turn(state, root, now_us)))
+
+
+def _has_waited(root: GangState, *, now_us: int, after_us: int) -> bool:
+    decision = root.last_decision
+    return (
+        0 < root.refused_since_us <= now_us - after_us
+        and decision is not None
+        and decision.outcome in NO_CAPACITY
+        and decision.when_empty != "never"
+    )
+
+
+def _is_below_limits(state: ReservationState, root: GangState) -> bool:
+    """Return whether a tree may have a hold beside those of its priority and above: few, and one per namespace."""
+    others = [h for h in state.capacity_holds.values() if h.priority >= root.priority]
+    namespace = namespace_of(root.gang)
+    return len(others) < HOLDS_MAX and all(namespace_of(h.gang) != namespace for h in others)
+
+
+def _turn(
+    state: ReservationState, root: GangState, now_us: int
+) -> tuple[int, int, int, int, str, GangUid]:
+    unused = state.unused_holds.get(namespace_of(root.gang))
+    delayed = unused is not None and counts_as_unused(unused, now_us)
+    ended_us = unused.ended_us if unused is not None and delayed else 0
+    own_us = root.no_hold_until_us if delayed else 0
+    return (
+        -root.priority,
+        ended_us,
+        own_us,
+        root.refused_since_us,
+        root.gang,
+        root.uid,
+    )
+
+
+def displaced_holds(state: ReservationState, root: GangState) -> tuple[CapacityHold, ...]:
+    """Return the holds of lower priority that end when capacity is held for a tree, to keep the limits."""
+    namespace = namespace_of(root.gang)
+    lower = [h for h in state.capacity_holds.values() if h.priority < root.priority]
+    ending = [h for h in lower if namespace_of(h.gang) == namespace]
+    rest = sorted((h for h in lower if h not in ending), key=lambda h: (h.priority, -h.position))
+    over = len(state.capacity_holds) - len(ending) + 1 - HOLDS_MAX
+    return (*ending, *rest[: max(over, 0)])
+
 
 NO_PLACE: Final = HoldRefusal(
     reason="no capacity is held for it: beside what is held for others no place was found, also where all pods that may leave had left"
@@ -173,11 +257,7 @@ class HoldShare:
     """How much of the capacity that a tree may use is held for it."""
 
     def __init__(self, request: PlanRequest, max_percent: int) -> None:
-        """Prepare.
-
-        Args:
-            max_percent: How much of each resource may be held, of the nodes that its pods may use.
-        """
+        """Prepare; `max_percent`: how much of each resource may be held, of the nodes that its pods may use."""
         self._request, self._max_percent = request, max_percent
         self.domain = _domains(request, _root_key(request.root))
 

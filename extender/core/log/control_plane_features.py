@@ -230,11 +230,6 @@ def native_of(scheduler: SchedulerGates, served: Sequence[str] = ()) -> tuple[Kn
     return ("on" if gates.get(NATIVE_GATE) else "off"), text
 
 
-def native_on(features: ControlPlaneFeaturesDetected | None) -> bool:
-    """Return whether native gang scheduling of kube-scheduler is known to be on."""
-    return features is not None and features.native_group_scheduling == "on"
-
-
 def features_summary(features: ControlPlaneFeaturesDetected | None) -> str:
     """Return what an operator should know of the features, in one line, or an empty string."""
     if features is None:

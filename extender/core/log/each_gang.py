@@ -29,11 +29,7 @@ class EachGang:
     """Decides about one gang after the other, so that a defect in one decision does not prevent the others."""
 
     def __init__(self, attempt: Attempt = at_once) -> None:
-        """Prepare.
-
-        Args:
-            attempt: How the work for one gang is done; by default its exceptions are raised.
-        """
+        """Prepare; `attempt`: how the work for one gang is done; by default its exceptions are raised."""
         self._attempt = attempt
         self.left_out: set[GangUid] = set()  # whose differences may not be among the events
 

@@ -31,6 +31,7 @@ from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.message_formatting import counted
 from extender.core.model.object_identity import changed_keys
+from extender.core.model.visibility import namespace_of
 from extender.core.workloads.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 
@@ -304,3 +305,9 @@ class ChangedMembers:
             uids |= {uid for kind, _, uid in claims if kind == "reservation"}
         self._view, self._claims_on = view, state.claims_on
         return uids
+
+
+def no_hold_before_us(state: ReservationState, root: GangState) -> int:
+    """Return until when no capacity is held for a tree because holds of its namespace were not used; 0: they all were."""
+    unused = state.unused_holds.get(namespace_of(root.gang))
+    return unused.until_us if unused is not None else 0

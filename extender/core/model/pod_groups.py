@@ -809,10 +809,9 @@ def _judged(
     problems = [*_too_deep(depth_of), *_too_many_children(children, surplus, max_children)]
     if not problems:
         if len(order) > 1:
-            problems += _several_workloads(order)
-            problems += _unequal_priorities(order)
-            problems += _unequal_preemption_policies(order)
-        problems += _unequal_pods(root, order, members)
+            problems += _unequal_groups(order)
+        if text := _unequal_pods(root, order, members):
+            problems.append(TreeProblem(PODS_DIFFER, text))
         problems += _broken_disruption(order, children)
     return Tree(
         root=root,
@@ -844,7 +843,9 @@ def _lost_fields(order: list[Group]) -> list[TreeProblem]:
     """Return a problem for each dropped field: to ignore a constraint is worse than an error (E16, X14)."""
     return [
         TreeProblem("E16", dropped_field_text(str(group.key), field))
-        for group in sorted((g for g in order if g.lost), key=_by_key)[: PROBLEMS_NAMED_MAX + 1]
+        for group in sorted((g for g in order if g.lost), key=lambda g: g.key)[
+            : PROBLEMS_NAMED_MAX + 1
+        ]
         for field in group.lost
     ]
 
@@ -876,32 +877,39 @@ def _too_many_children(
     return [surplus_problem(key, most) for key in sorted(children) if key in surplus]
 
 
-def _several_workloads(order: list[Group]) -> list[TreeProblem]:
-    named = [group for group in order if group.workload is not None]
-    first = min(named, key=_by_key, default=None)
-    others = [group for group in named if first is not None and group.workload != first.workload]
-    if first is None or not others:
-        return []
-    other = min(others, key=_by_key)
-    text = (
-        f"groups of one tree reference more than one Workload: "
-        f'{first.key} names "{first.workload}", {other.key} names "{other.workload}"'
-    )
-    return [TreeProblem("B8", text)]
+def _unequal_groups(order: list[Group]) -> Iterator[TreeProblem]:
+    """Yield what the groups of one tree must share and do not.
 
-
-def _unequal_priorities(order: list[Group]) -> list[TreeProblem]:
-    """Compare the numbers: two classes of one value are one priority, as kube-scheduler 1.38 has it."""
+    Of priorities the numbers are compared: two classes of one value are one priority. Of preemption policies those that hold:
+    of the group itself, else of its priority class. Both as kube-scheduler 1.38 has it.
+    """
     root = order[0]
-    others = [group for group in order if group.priority != root.priority]
-    if not others:
-        return []
-    other = min(others, key=_by_key)
-    text = (
-        f"all groups of one tree share one priority: {root.key} has {_priority_text(root)}, "
-        f"{other.key} has {_priority_text(other)}; give all the same priorityClassName"
-    )
-    return [TreeProblem("B9", text)]
+    first = _first([group for group in order if group.workload is not None])
+    if first is not None and (
+        other := _first([g for g in order if g.workload not in (None, first.workload)])
+    ):
+        text = (
+            f"groups of one tree reference more than one Workload: "
+            f'{first.key} names "{first.workload}", {other.key} names "{other.workload}"'
+        )
+        yield TreeProblem("B8", text)
+    if other := _first([group for group in order if group.priority != root.priority]):
+        text = (
+            f"all groups of one tree share one priority: {root.key} has {_priority_text(root)}, "
+            f"{other.key} has {_priority_text(other)}; give all the same priorityClassName"
+        )
+        yield TreeProblem("B9", text)
+    if other := _first([g for g in order if g.preemption_policy != root.preemption_policy]):
+        text = (
+            f"all groups of one tree share one preemptionPolicy: "
+            f'{root.key} has "{root.preemption_policy}", {other.key} has "{other.preemption_policy}"; '
+            "give all the same spec.preemptionPolicy, or a priority class that has it"
+        )
+        yield TreeProblem("B9", text)
+
+
+def _first(groups: Iterable[Group]) -> Group | None:
+    return min(groups, key=lambda group: group.key, default=None)
 
 
 def _priority_text(group: Group) -> str:
@@ -912,65 +920,39 @@ def _priority_text(group: Group) -> str:
     )
 
 
-def _unequal_preemption_policies(order: list[Group]) -> list[TreeProblem]:
-    """Compare the policies that hold: of the group itself, else of its priority class (as kube-scheduler 1.38)."""
-    root = order[0]
-    others = [group for group in order if group.preemption_policy != root.preemption_policy]
-    if not others:
-        return []
-    other = min(others, key=_by_key)
-    text = (
-        f"all groups of one tree share one preemptionPolicy: "
-        f'{root.key} has "{root.preemption_policy}", {other.key} has "{other.preemption_policy}"; '
-        "give all the same spec.preemptionPolicy, or a priority class that has it"
-    )
-    return [TreeProblem("B9", text)]
-
-
 def _unequal_pods(
     root: Group, order: list[Group], members: Mapping[GroupKey, tuple[Pod, ...]]
-) -> list[TreeProblem]:
-    """Compare the fields that pods must share; a terminating pod is not compared (B9, X15)."""
+) -> str:
+    """Return in which field pods differ that they must share, or an empty string; a terminating pod is not compared (B9, X15)."""
     pods = [p for g in order for p in members.get(g.key, ()) if not p.deleting]
-    others = [pod for pod in pods if pod.priority != root.priority]
-    if others:
-        other = min(others, key=_by_path)
-        text = (
+    if other := _first_pod(pod for pod in pods if pod.priority != root.priority):
+        return (
             f"Pod/{other.path} has priority {other.priority}, its tree {root.key} has {root.priority}; "
             "give both the same priorityClassName"
         )
-        return [TreeProblem(PODS_DIFFER, text)]
-    others = [pod for pod in pods if pod.preemption_policy != root.preemption_policy]
-    if root.source == "builtin" and others:  # kube-apiserver sets both, from their priority classes
-        other = min(others, key=_by_path)
-        text = (
+    builtin = pods if root.source == "builtin" else ()
+    # kube-apiserver sets both, from their priority classes
+    if other := _first_pod(p for p in builtin if p.preemption_policy != root.preemption_policy):
+        return (
             f'Pod/{other.path} has preemptionPolicy "{other.preemption_policy}", its tree {root.key} has '
             f'"{root.preemption_policy}"; give both the same priorityClassName'
         )
-        return [TreeProblem(PODS_DIFFER, text)]
     fields: tuple[tuple[str, Callable[[Pod], str]], ...] = (
         ("schedulerName", lambda p: p.scheduler_name),
         ("preemptionPolicy", lambda p: p.preemption_policy),
     )
-    first = min(pods, key=_by_path, default=None)
     for field, value_of in fields:
-        others = [pod for pod in pods if first is not None and value_of(pod) != value_of(first)]
-        if first is not None and others:
-            other = min(others, key=_by_path)
-            text = (
+        first = _first_pod(pods)
+        if first and (other := _first_pod(p for p in pods if value_of(p) != value_of(first))):
+            return (
                 f'all pods of one tree share one {field}: Pod/{first.path} has "{value_of(first)}", '
                 f'Pod/{other.path} has "{value_of(other)}"'
             )
-            return [TreeProblem(PODS_DIFFER, text)]
-    return []
+    return ""
 
 
-def _by_key(group: Group) -> GroupKey:
-    return group.key
-
-
-def _by_path(pod: Pod) -> str:
-    return pod.path
+def _first_pod(pods: Iterable[Pod]) -> Pod | None:
+    return min(pods, key=lambda pod: pod.path, default=None)
 
 
 def _broken_disruption(

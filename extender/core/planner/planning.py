@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from extender.core.model.message_formatting import counted
-from extender.core.planner.explain.plan_builder import given, make_plan, without_extras
+from extender.core.planner.explain.plan_builder import make_plan, without_extras
 from extender.core.planner.explain.relaxation_solver import map_groups
 from extender.core.planner.explain.relaxations import (
     RefusalExplanation,
@@ -22,7 +22,7 @@ from extender.core.planner.explain.relaxations import (
 )
 from extender.core.planner.explain.shortfalls import diagnose
 from extender.core.planner.model.node_table import FIT_MAX, NodeTable
-from extender.core.planner.model.problem import Options, compile_request
+from extender.core.planner.model.problem import Options, compile_request, given
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import (
     GIVEN,

@@ -231,11 +231,7 @@ def is_native(group: Group) -> bool:
 def native_groups_of(
     by_owner: Mapping[str, tuple[NativeGroup, ...]], owners: Iterable[str]
 ) -> tuple[NativeGroup, ...]:
-    """Return the groups of a workload, sorted by name.
-
-    Args:
-        owners: UIDs of the workload and of the objects that it owns.
-    """
+    """Return the groups of a workload, sorted by name; `owners`: UIDs of the workload and of the objects that it owns."""
     owned = [group for uid in owners for group in by_owner.get(uid, ())]
     return tuple(sorted(owned, key=_by_name))
 

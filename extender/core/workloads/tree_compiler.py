@@ -568,7 +568,7 @@ def _with_podsets(
         own = part.constraints
         topology = own.topology or ((required,) if required else ())
         part = with_constraints(part, topology=topology, preferred=own.preferred or preferred)
-    if SLICES_ANNOTATION in ours:
+    if SLICES_ANNOTATION in ours or not leaves_of(part):
         return part
     levels, problem = _podset_slices(leaves_of(part)[0], annotations)
     if not problem and isinstance(part, Composite):

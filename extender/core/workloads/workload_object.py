@@ -87,11 +87,7 @@ class WorkloadObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pod_templates(paths: Iterable[str], spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the pod templates of a workload.
-
-    Args:
-        paths: Where they are: field names with dots between them, `[]` behind a list.
-    """
+    """Yield the pod templates of a workload; `paths`: where they are: field names with dots between them, `[]` behind a list."""
     for path in paths:
         yield from _at({"spec": spec}, path.split("."))
 

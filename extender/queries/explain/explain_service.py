@@ -14,7 +14,7 @@ from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
 from extender.core.admit.wish_sentences import WishLine, anew_text, group_lines
 from extender.core.capacity.hold_progress import HELD, hold_progress
 from extender.core.fairness.wait_reasons import WaitReason
-from extender.core.holds.hold_turns import HoldRefusal
+from extender.core.holds.hold_planning import HoldRefusal
 from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import (
     GangState,

@@ -23,7 +23,7 @@ from extender.core.admit.gang_sentences import (
 from extender.core.admit.native_gang_scheduling import bind_blockers
 from extender.core.admit.plan_request import GATE, TreeParts, lacking_texts
 from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
-from extender.core.holds.hold_turns import HoldRefusal, no_hold_before_us
+from extender.core.holds.hold_planning import HoldRefusal
 from extender.core.log.gang_phase import CAPACITY_TAKEN, TAKEN, capacity_was_taken
 from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import (
@@ -32,6 +32,7 @@ from extender.core.log.reservation_state import (
     LastDecision,
     ReservationState,
     WorkloadTree,
+    no_hold_before_us,
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, PodUid, Position

@@ -92,9 +92,11 @@ class ObjectReader(ABC):
         tree = next(t for t in self.state.trees.values() if (t.kind, t.workload) == named)
         roots = self._roots(tree)
         if tree.outcome == "refused" or not roots:
-            text, help_ = self._without_groups(tree.message or tree.reason)
+            none_needed = tree.outcome == "compiled" and not tree.groups
+            reason = "it needs no pods as it is" if none_needed else tree.message or tree.reason
+            text, help_ = self._without_groups(reason)
             if tree.outcome == "compiled":
-                text, help_ = "has no groups: it needs no pods as it is", ()
+                help_ = ()  # nothing is wrong with it
             return Explanation(
                 kind=subject.kind,
                 name=subject.path,

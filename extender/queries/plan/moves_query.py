@@ -298,7 +298,7 @@ def _for_nodes(
     away = {name for some in sets.values() for name in some} if question.drain else set()
     ends = {uid: end for uid, end in _known_ends(view, forest, away) if end[0] <= question.by_us}
     ending = {view.pods[uid].path for uid in ends}
-    staying = (*(pod for pod in pods.staying if pod.pod not in ending), *_held(nodes))
+    staying = (*(pod for pod in pods.staying if pod.pod not in ending), *_held(view, nodes))
     asked = MovesRequest(
         nodes=nodes,
         shapes=pods.shapes,
@@ -411,8 +411,12 @@ def _domains(
     return sets, tuple(sorted(closed)), int(number)
 
 
-def _held(nodes: Iterable[PlanNode]) -> Iterator[StayingPod]:
+def _held(view: ClusterView, nodes: Iterable[PlanNode]) -> Iterator[StayingPod]:
     """Yield what keeps a node from being empty without a pod there."""
+    for pod in sorted(view.nominated.values(), key=lambda pod: pod.path):
+        if pod.nominated is not None and pod.group is None:
+            text = "waits, and kube-scheduler has nominated it to this node"
+            yield StayingPod(pod=pod.path, node=pod.nominated, reason=text)
     for node in nodes:
         if node.reserved:
             yield StayingPod(pod="(reserved)", node=node.name, reason="for a gang that waits")

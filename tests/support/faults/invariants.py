@@ -290,7 +290,8 @@ class Truth:
     def on_misfit(self, grant: LeaseGrant, position: int) -> None:
         """Judge an append that does not continue the log: its sender began from an older state."""
         database = self.run.database.shared
-        if grant.lease == database.lease and self._restored_s < self._led_since_s:
+        is_old = position <= len(database.rows)  # else an append that it follows has failed
+        if is_old and grant.lease == database.lease and self._restored_s < self._led_since_s:
             self.violate("a leader continues an old log", f"{database.holder} appends at {position}, the log ends at {len(database.rows)}")  # fmt: skip
 
     def on_appended(self) -> None:

@@ -57,7 +57,7 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
     ),
     "a pass is left out although something has changed": (
         "control.admission.pending_trees", "PendingTrees.nothing_to_admit",
-        "return self._idle_filter", "return now.pending.position > 6 or self._idle_filter",
+        "return self._parts.idle_filter", "return now.pending.position > 6 or self._parts.idle_filter",
     ),
     "reservations of others count as free capacity": (
         "core.capacity.free_capacity", "_claimed", "elif not is_in_use(view, claim):", "elif False:",
@@ -109,7 +109,7 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
         "control.actuators.evictor", "Evictor._process", "return Retry(", "return None and Retry(",
     ),
     "a new leader does not wait for its view": (
-        "control.loop.control_loop", "ControlLoop._catch_up", "await self._cluster.catch_up()", "pass",
+        "control.loop.control_loop", "ControlLoop._catch_up", "await self._parts.cluster.catch_up()", "pass",
     ),
     "a new leader starts from an old fold": (
         "control.log.follower", "Follower.state_at",

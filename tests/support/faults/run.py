@@ -435,7 +435,8 @@ class Run:
             if burst is None:
                 self._waiting.clear()
             self.truth.look(troubled=self.loop.time() < self.troubled_until_s)
-            self._backups = [*self._backups[1 - BACKUPS :], self.database.shared.copy()]
+            if any(fault.kind == "database_restored" for fault in self.case.faults):
+                self._backups = [*self._backups[1 - BACKUPS :], self.database.shared.copy()]
             if burst is None and self.truth.is_settled():
                 self._go_forward(case_s)
 
@@ -493,9 +494,13 @@ class Run:
 
     # --- faults of watches
 
+    def _clusters(self) -> dict[str, ServedCluster]:
+        """Return what reads objects, by the name of its process."""
+        living = {r.name: r.cluster for r in self.replicas if not r.process.dead}
+        return living | {"kube-scheduler": self.scheduler_cluster}
+
     def _channel(self, fault: Fault) -> tuple[Any, str]:
-        clusters = [(r.name, r.cluster) for r in self.replicas if not r.process.dead]
-        clusters.append(("kube-scheduler", self.scheduler_cluster))
+        clusters = [*self._clusters().items()]
         name, cluster = clusters[fault.target % len(clusters)]
         kinds = [api.Pod, api.Pod, api.PodGroup, api.Node, api.CompositePodGroup]
         kind = kinds[fault.target // 8 % len(kinds)]
@@ -522,10 +527,13 @@ class Run:
         return f"{text}, 410"
 
     def do_watch_loses(self, fault: Fault) -> str:
+        """Lose a change with the connection; that of a process carries all its watches, or one of them."""
         channel, text = self._channel(fault)
         order = "lose deletion" if fault.target // 64 % 2 else "lose"
-        channel.orders.append(order)
-        return f"{text}: {order}"
+        together = self._clusters()[text.partition(",")[0]].connection.channels.values()
+        for each in together if fault.target // 128 % 2 else [channel]:
+            each.orders.append(order)
+        return f"{text}{' and all others' if fault.target // 128 % 2 else ''}: {order}"
 
     def do_watch_duplicates(self, fault: Fault) -> str:
         channel, text = self._channel(fault)

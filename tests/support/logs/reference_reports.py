@@ -303,7 +303,7 @@ def lost_work(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
 
 
 def _in_vain(inputs: ReportInputs, planned: RecordedEvent) -> bool:
-    """Return whether nobody used what an eviction freed, for a minute at least."""
+    """Return whether no tree used what an eviction freed for a minute."""
     ends = (
         e.data
         for e in inputs.events

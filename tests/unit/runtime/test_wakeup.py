@@ -125,7 +125,7 @@ async def test_a_wake_up_during_a_pass_leads_to_another_pass(monkeypatch, source
 
 
 async def test_a_quiet_cluster_makes_no_passes(monkeypatch):
-    """What a pass itself records leads to at most one more pass; then the loop waits."""
+    """What a pass itself records leads to no further pass; what is appended beside it does. Then the loop waits."""
     monkeypatch.setattr(control_loop, "TICK_S", NEVER_S)
     async with Stage(a_node("n0", gpu=1), *a_gang("g", pods=2)) as stage:
         await stage.lead()
@@ -136,7 +136,7 @@ async def test_a_quiet_cluster_makes_no_passes(monkeypatch):
             lambda: stage.barriers.wakeup.waiting and not stage.leader.in_flight, "the loop to wait"
         )
         passes = len(begun)
-        assert passes <= 3
+        assert passes <= 2
         for _ in range(50):
             await asyncio.sleep(0)
         assert len(begun) == passes

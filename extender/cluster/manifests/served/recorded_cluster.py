@@ -18,7 +18,6 @@ import msgspec
 from immutables import Map
 
 from extender.cluster import types as api
-from extender.cluster.manifests.controller_simulation import ServedWorkloads
 from extender.cluster.manifests.manifest_entries import (
     Ident,
     filled_in_uid,
@@ -40,6 +39,7 @@ from extender.cluster.manifests.served.journal import (
     Record,
     with_writes,
 )
+from extender.cluster.manifests.workload_expansion import ServedWorkloads
 from extender.cluster.manifests.workload_objects import owner_uid
 from extender.cluster.read.object_decoding import convert, group_of, workload_of
 from extender.cluster.read.object_store import ObjectStore

@@ -7,7 +7,7 @@ from operator import attrgetter
 import msgspec
 
 from extender.core.model.ids import GroupKey
-from extender.core.model.message_formatting import counted, join_names
+from extender.core.model.message_formatting import counted
 from extender.core.planner.explain.rank_order import (
     is_ranked,
     rank_outcomes,
@@ -16,7 +16,7 @@ from extender.core.planner.explain.rank_order import (
 )
 from extender.core.planner.model.leaf_slices import group_name, object_key
 from extender.core.planner.model.node_scores import uncounted_preferences
-from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, given
 from extender.core.planner.plan_types import (
     Assignment,
     Placement,
@@ -123,20 +123,6 @@ def _without_proof(wish: WishOutcome) -> WishOutcome:
     if wish.largest:  # no domain of the first key holds the group, whatever else is placed
         values[0] = msgspec.structs.replace(values[0], best=min(wish.values[0].best, 2))
     return msgspec.structs.replace(wish, values=tuple(values))
-
-
-def given(request: PlanRequest, problem: PlacementProblem, *, limited: bool) -> tuple[str, ...]:
-    """List the conditions that a result depends on and the planner does not model.
-
-    Node rejections only if `limited`: they may have kept members from a node.
-    """
-    used = sorted({problem.kinds[k] for g in problem.groups for k in g.members})
-    lines = dict.fromkeys(text for s in used for text in request.shapes[s].unmodelled)
-    lines |= dict.fromkeys(text for shape, text in problem.rules.unseen if shape in used)
-    if limited and request.rejected_nodes:
-        names = sorted({v.node for v in request.rejected_nodes})
-        lines[f"kube-scheduler refused {join_names(names)}"] = None
-    return tuple(lines)
 
 
 def _seats(

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName
+from extender.core.model.message_formatting import join_names
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pods import PodShape
 from extender.core.planner.model.interpod_constraints import InterpodConstraints, compile_rules
@@ -495,3 +496,17 @@ def _violation(group: CompiledGroup, bound: list[PlanBound], node_table: NodeTab
                     f'and "{value}" ({b.pod}); nothing new is placed'
                 )
     return ""
+
+
+def given(request: PlanRequest, problem: PlacementProblem, *, limited: bool) -> tuple[str, ...]:
+    """List the conditions that a result depends on and the planner does not model.
+
+    Node rejections only if `limited`: they may have kept members from a node.
+    """
+    used = sorted({problem.kinds[k] for g in problem.groups for k in g.members})
+    lines = dict.fromkeys(text for s in used for text in request.shapes[s].unmodelled)
+    lines |= dict.fromkeys(text for shape, text in problem.rules.unseen if shape in used)
+    if limited and request.rejected_nodes:
+        names = sorted({v.node for v in request.rejected_nodes})
+        lines[f"kube-scheduler refused {join_names(names)}"] = None
+    return tuple(lines)

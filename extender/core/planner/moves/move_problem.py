@@ -192,9 +192,9 @@ def _weights(movers: Sequence[Mover]) -> list[int]:
     lowest = min((m.priority for m in movers), default=0)
     unit = math.gcd(*(m.priority - lowest for m in movers)) or 1
     ranks = [(m.priority - lowest) // unit for m in movers]
-    room = WEIGHT_MAX // (len(movers) + 1) ** 2 // (sum(ranks) + 1) - 2
+    largest = WEIGHT_MAX // (len(movers) + 1) ** 2 // (sum(ranks) + 1) - 2
     total = sum(m.lost_min for m in movers)
-    step = -(-total // room) if room > 0 else total + 1
+    step = -(-total // largest) if largest > 0 else total + 1
     lost = [m.lost_min // max(step, 1) for m in movers]
     above = sum(lost) + 1
     return [rank * above + steps for rank, steps in zip(ranks, lost, strict=True)]

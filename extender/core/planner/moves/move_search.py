@@ -272,6 +272,10 @@ def _make_room(problem: MoveProblem) -> MovesPlan:
     if isinstance(first, Plan):
         return MovesPlan(outcome="fits", cheapest=True, plan=first, search=first.search)
     if first.outcome != "impossible" or first.status != "Unschedulable":
+        if first.outcome == "waiting":
+            text = "no moves help before its members and groups are there"
+            reasons = (*first.reasons, text)
+            return MovesPlan(outcome="impossible", reasons=reasons, search=first.search)
         proved: MovesOutcome = "impossible" if first.outcome == "impossible" else "unknown"
         return MovesPlan(outcome=proved, reasons=first.reasons, search=first.search)
     exact = make_room_exactly(problem, problem.request.search_budget)

@@ -151,11 +151,7 @@ class _PodGangs:
     def _gang(
         self, name: str, cliques: Mapping[str, str], spec: _Item, labels: Mapping[str, str]
     ) -> PlannedPodGang:
-        """Return a PodGang.
-
-        Args:
-            cliques: The names of the cliques in the PodCliqueSet, by the names of its pod groups.
-        """
+        """Return a PodGang; `cliques`: the names of the cliques in the PodCliqueSet, by the names of its pod groups."""
         owner = self._owner
         reference = {
             "apiVersion": owner.api_version,

@@ -11,11 +11,11 @@ import yaml
 
 from extender.cluster.manifests.manifest_entries import Role, entries_in
 from extender.cluster.manifests.manifest_loader import complete, load
+from extender.cluster.manifests.workload_expansion import with_template_labels
 from extender.cluster.manifests.yaml_reader import Document
 from extender.cluster.read.object_decoding import workload_of
 from extender.core.model.errors import BadInput
 from extender.core.workloads.kind_table import BY_KIND, leaf_of_pod
-from extender.core.workloads.template_labels import with_template_labels
 from extender.core.workloads.tree_compiler import CompileRequest, compile_tree
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
 from extender.core.workloads.workload_object import GROUP_LABEL, LEAF_LABEL, TREE_LABEL

@@ -539,7 +539,7 @@ async def test_what_an_older_search_found_is_marked_as_older():
         asking = PreemptionPolicy(stage.clock, enabled=True)
         found = NoPreemption(cause="impossible", reasons=("evicting a",), search=DONE)
         asking.answered(tree.root.uid, found, 1)
-        assert asking.considered(tree.root.uid) == (
+        assert asking.considered(tree.root.uid)[0] == (
             "when victims were last searched for it: evicting a",
         )
 

@@ -21,7 +21,7 @@ BEGINS = {
     "admission/tree_searches.py": {"away", "_run"},
     # Writes look again when they may act: each is a step of its own.
     "actuators/nominator.py": {"_carry_out", "_claim_of", "_is_current"},
-    "actuators/evictor.py": {"_still_due", "_wait_and_recheck", "_mark_groups"},
+    "actuators/evictor.py": {"_still_due", "_wait_and_recheck", "_mark_groups", "_lost"},
     "actuators/move_controller.py": {
         "_process", "_keeps",
         "begin", "_writable",  # requests of users
@@ -42,14 +42,7 @@ def asked_in(path):
             if not isinstance(node, ast.Attribute) or node.attr not in ASKS:
                 continue
             of = ast.unparse(node.value)
-            if of.rpartition(".")[2] in (
-                "_cluster",
-                "_observer",
-                "_leader",
-                "cluster",
-                "observer",
-                "leader",
-            ):
+            if of.rpartition(".")[2].removeprefix("_") in ("cluster", "observer", "leader"):
                 yield function.name, node.attr
 
 

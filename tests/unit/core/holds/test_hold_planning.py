@@ -13,8 +13,12 @@ from extender.core.admit.verdict_events import EventContext, decide_verdict
 from extender.core.capacity.capacity_claims import held_back
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.holds.capacity_hold_ends import decide_hold_ends
-from extender.core.holds.hold_planning import HoldRequests, decide_hold
-from extender.core.holds.hold_turns import HOLDS_MAX, trees_to_hold_for
+from extender.core.holds.hold_planning import (
+    HOLDS_MAX,
+    HoldRequests,
+    decide_hold,
+    trees_to_hold_for,
+)
 from extender.core.log.events import CapacityHoldReleased
 from extender.core.log.reservation_state import EMPTY, reservations_on
 from extender.core.model.ids import NodeName, PlanId

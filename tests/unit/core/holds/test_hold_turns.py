@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from immutables import Map
 
-from extender.core.holds.hold_turns import (
+from extender.core.holds.hold_planning import (
     HOLDS_MAX,
     displaced_holds,
     trees_to_hold_for,

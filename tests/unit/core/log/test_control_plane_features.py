@@ -6,6 +6,7 @@ import copy
 
 import pytest
 
+from extender.core.admit.native_gang_scheduling import native_on
 from extender.core.log.control_plane_features import (
     NOT_CONFIGURED,
     DryRunResult,
@@ -14,7 +15,6 @@ from extender.core.log.control_plane_features import (
     features_of,
     features_summary,
     lost_fields,
-    native_on,
     samples,
 )
 from extender.core.model.dropped_fields import GATES, dropped_field_text, gate_of

@@ -759,6 +759,13 @@ def test_a_slice_has_no_pods_of_two_groups_that_are_no_jobs():
     )
 
 
+def test_a_pod_set_without_replicas_has_no_slices():
+    group = {"groupName": "w", "replicas": 0, "minReplicas": 0, "numOfHosts": 2}
+    group["template"] = sliced(required_topology="net/rack", size="2")
+    spec = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": [group]}
+    assert placed_as_kueue(workload("RayCluster", "a", spec)).outcome == "compiled"
+
+
 def test_a_balanced_pod_set_has_shares_of_the_level_below_the_one_that_it_prefers():
     """As Kueue balances; other projects' keys included."""
     profile = TreeProfile(name="p", kinds={"Job": msgspec.structs.replace(KUEUE, balanced=True)})

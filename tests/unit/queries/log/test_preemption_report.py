@@ -10,10 +10,14 @@ import pytest
 from extender.cli.commands.preemptions_command import _print
 from extender.core.log.events import PreemptionPlanned
 from extender.core.model.errors import NotReady, StoreUnavailable
+from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden
 from extender.core.verbs.preempt_verb import NodeCandidate
 from extender.queries.log.decision_replay import replay_decision
 from extender.queries.log.preemption_report import PreemptionQuery, preemptions
-from tests.support.logs.fake_store import FakeEventQueries
+from extender.queries.log.reports import check_report_query, report
+from tests.support.logs.example_log import at, tuesday
+from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeEventQueries
+from tests.support.logs.reference_reports import FakeReportQueries
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import RACK, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, lows, preemptor_tree, runs
@@ -129,3 +133,26 @@ async def test_the_verb_answers_nothing_when_its_input_cannot_be_stored():
             await stage.extender_service.preempt(stage.cluster.pod("vip"), offered)
         assert not stage.event_data(PreemptionPlanned)
         assert not stage.leader.pending_state.preemptions
+
+
+async def test_lost_work_has_the_names_of_the_callers_namespaces_only():
+    """A row is about victims and preemptors: who sees one side gets no name of the other."""
+    database = FakeDatabase()
+    log = FakeEventLog(database)
+    grant = await log.take(holder="a", address="", ttl_ms=60_000)
+    await log.append(grant, tuesday(grant))
+    asked = check_report_query(
+        "lost-work", now_us=at("23:00:00"), since_us=at("00:00:00"), until_us=at("23:00:00")
+    )
+    rows = {}
+    for readers in (EVERYTHING, Visibility.of(("team-b",)), Visibility.of(("research",))):
+        given = await report(
+            FakeReportQueries(database), FakeEventQueries(database), asked, readers
+        )
+        rows[readers] = [(row["namespace"], row["preemptor_namespace"]) for row in given.rows]
+    every, victims, others = rows.values()
+    assert every == [("team-b", "team-a")]
+    ((shown, hidden),) = victims
+    assert shown == "team-b"
+    assert is_hidden(hidden)
+    assert not others or all(is_hidden(name) for row in others for name in row)

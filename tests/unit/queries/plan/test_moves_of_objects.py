@@ -328,3 +328,27 @@ def test_a_time_is_for_a_drain():
         answer_moves(
             FakeCluster(*NODES).view(), MovesInput(plan=PlanInput(), free=f"{RACK}=1", by_us=1)
         )
+
+
+def test_a_nominated_pod_of_no_group_keeps_its_node():
+    """kube-scheduler has evicted others for it, or is about to."""
+    waiting = a_pod("n", requests={GPU: 1}, status={"nominatedNodeName": "n0"})
+    view = FakeCluster(*NODES, waiting).view()
+    both = answer_moves(view, MovesInput(plan=PlanInput(), free=f"{RACK}=2"))
+    assert both.verdict == "impossible"
+    single = answer_moves(view, MovesInput(plan=PlanInput(), free=f"{RACK}=1"))
+    assert (single.verdict, single.emptied) == ("fits", (f"{RACK}=r1",))
+    drained = answer_moves(view, MovesInput(plan=PlanInput(), drain=("n0",)))
+    assert (drained.verdict, [pod.pod for pod in drained.stays]) == ("impossible", ["default/n"])
+
+
+def test_no_moves_help_a_gang_that_lacks_members():
+    pods = [a_pod(f"g-{i}", "g", requests={GPU: 1}) for i in range(2)]
+    view = FakeCluster(*NODES, a_group("g", gang=3), *pods).view()
+    groups = frozenset({GroupKey("default", "g", "PodGroup")})
+    answer = answer_moves(view, MovesInput(plan=PlanInput(groups=groups)))
+    assert answer.verdict == "impossible"
+    assert answer.reasons == (
+        "waiting for members of PodGroup default/g: 3 required, 2 present",
+        "no moves help before its members and groups are there",
+    )

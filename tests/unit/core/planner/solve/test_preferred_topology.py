@@ -326,7 +326,7 @@ def test_wishes_are_certified_after_evictions_and_add_no_victim(asked):
     assert preemption_checker.faults(crowded, made, extras=extras) == []
     wanted = len(made.plan.assignments) if extras else 1
     if made.search.exhausted:  # so no wish adds a victim
-        assert len(evicted) == preemption_checker.cheapest(crowded, wanted=wanted)[5]
+        assert len(evicted) == preemption_checker.cheapest(crowded, wanted=wanted)[6]
     rows = [n if n.name in evicted else t for n, t in zip(asked.nodes, taken, strict=True)]
     after = msgspec.structs.replace(asked, nodes=tuple(rows))
     if made.plan.search.exhausted:

@@ -7,10 +7,10 @@ import copy
 import msgspec
 import pytest
 
+from extender.cluster.manifests.workload_expansion import with_template_labels
 from extender.core.workloads.kinds.job_kind import JOB
 from extender.core.workloads.kinds.jobset_kind import JOBSET
 from extender.core.workloads.kinds.leaderworkerset_kind import LEADERWORKERSET
-from extender.core.workloads.template_labels import with_template_labels
 from extender.core.workloads.workload_object import (
     LEAF_LABEL,
     TREE_LABEL,
