@@ -324,8 +324,8 @@ class _PreferredSearch:
             settled = True
             for wish in wishes if self.left > 0 else ():
                 if wish.pods.domains(self.solution, level) > wish.best[position]:
-                    best = wish.best[position]
-                    settled &= self._place_directly([wish.group], level, problem, best)
+                    best, own = wish.best[position], replace(count, groups=(wish.pods,))
+                    settled &= self._place_directly([wish.group], own, problem, best)
             value = count.value(self.solution)
             settled &= self._is_large(level)
             if (
@@ -438,7 +438,7 @@ class _PreferredSearch:
     def _place_directly(
         self,
         groups: Sequence[CompiledGroup],
-        level: CountedLevel,
+        count: DomainCount | PairCount,
         problem: PlacementProblem,
         enough: int,
     ) -> bool:
@@ -446,12 +446,14 @@ class _PreferredSearch:
 
         Of one group the placement is the one in the fewest domains, of two groups the one with most pairs of pods together: where all ask
         for the same, no other one is better. Of equally good ones it is one in a single domain of a wider key, the tightest. It stays as
-        it was where that is worse for what is kept.
+        it was where that is worse for what is kept, or by the count of these groups.
 
         Args:
+            count: Of these groups alone.
             problem: With the keys that groups keep.
             enough: Domains, or pairs apart, below which no placement is.
         """
+        level = count.level
         leaves = {leaf for group in groups for leaf in self._pods_of(group.index).leaves}
         capacities = [
             capacity
@@ -492,7 +494,12 @@ class _PreferredSearch:
                     dealt = dict(zip(used.tolist(), amount.tolist(), strict=True))
                     other[leaf] = {**other[leaf], kind: dealt}
                     seats = seats[number:]
-        if self._keeps(other) and (alike or self._has_capacity(other)):
+        count = replace(count, most=count.value(self.solution))
+        if (
+            count.value(other) <= count.most
+            and self._keeps(other)
+            and (alike or self._has_capacity(other))
+        ):
             self._accept(other)
         return True
 
@@ -661,10 +668,10 @@ class _PreferredSearch:
             wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution, most))
         settled = False
         if value > wish.best and self.left > 0:
-            settled = self._place_directly(pair, level, self._kept(), wish.best)
+            settled = self._place_directly(pair, wish.count, self._kept(), wish.best)
             settled &= self._is_large(level)
             value = wish.count.value(self.solution)
-        if value > wish.best == 0 and not settled:
+        if value > wish.best == 0:
             # all that is below the group above both in one domain: more than is asked for, and found without CP-SAT
             above = [a for a, b in zip(*map(self._path, pair), strict=False) if a == b][-1]
             held = self.tight.get(above)

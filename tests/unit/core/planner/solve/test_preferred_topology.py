@@ -793,13 +793,20 @@ def test_two_groups_that_ask_for_one_resource_alike_need_not_have_the_same_nodes
     root = group("t", 0, left, group("right", pods, shape=1))
     shapes = tuple(PodShape(requests=((name, 1), ("pods", 1))) for name in ("cpu", "gpu"))
     asked = request(root, of("a", 8, 0), of("b", 0, 8), shapes=shapes)
-    answer = without_complete_search(asked)
-    assert faults(asked, answer) == []
+    assert faults(asked, plan(asked)) == []
     tolerant = PodShape(
         requests=shapes[1].requests,
         tolerations=(Toleration(key="x", operator="Exists", value="", effect="NoSchedule"),),
     )
     nodes = of("a", 0, 2 * pods, Taint("x")), of("b", 0, pods)
     asked = request(root, *nodes, shapes=(shapes[1], tolerant))
-    answer = without_complete_search(asked)
-    assert faults(asked, answer) == []
+    assert faults(asked, plan(asked)) == []
+
+
+def test_what_has_no_direct_placement_is_searched_for_in_many_racks_too():
+    """The left group fills its host, so no host has both; one rack has a host for each."""
+    nodes = hosts([4], [2], [4, 4, 3], *([1] for _ in range(67)))
+    left = group("left", 4, preferred=("host",), near=near_to("right", "rack"))
+    answer = without_complete_search(request(group("t", 0, left, group("right", 2)), *nodes))
+    near = next(w for w in answer.wishes if w.kind == "near")
+    assert near.values == (WishValue(key="rack", value=0, best=0),)
