@@ -19,6 +19,9 @@ from extender.core.model.pods import PodShape
 
 UnitKind = Literal["pod", "group", "reservation"]
 MINUTE_US: Final = 60_000_000
+# GPU-minutes of one pod that count: more than any pod has worked, and what a million pods lose fits into 64 bits. An extended
+# resource may count bytes.
+WORK_MAX: Final = 1 << 40
 
 
 class PlanVictim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -120,9 +123,9 @@ class Evictable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def work_min(shape: PodShape, since_us: int, now_min: int) -> int:
-    """Return the GPU-minutes of a pod from a time to a minute, both since 1970; never negative.
+    """Return the GPU-minutes of a pod from a time to a minute, both since 1970; never negative, and at most `WORK_MAX`.
 
     >>> work_min(PodShape(requests=(("nvidia.com/gpu", 8),)), 119_000_000, 3)
     16
     """
-    return shape.accelerators * max(now_min - since_us // MINUTE_US, 0)
+    return min(shape.accelerators * max(now_min - since_us // MINUTE_US, 0), WORK_MAX)

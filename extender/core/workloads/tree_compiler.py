@@ -576,7 +576,8 @@ def _with_podsets(
     if problem:
         field = "the pod template, metadata.annotations[kueue.x-k8s.io/podset-slice-...]"
         raise _invalid(source, "InvalidAnnotation", field, problem)
-    return _with_slices(part, levels, basic=not policy.minima)
+    stem = f"-{part.role}-slice"
+    return _with_slices(source, part, levels, stem, basic=not policy.minima)
 
 
 def _across_groups(part: Composite, levels: Sequence[SliceLevel]) -> str:
@@ -595,10 +596,13 @@ def _across_groups(part: Composite, levels: Sequence[SliceLevel]) -> str:
     return ""
 
 
-def _with_slices(part: Part, levels: Sequence[SliceLevel], *, basic: bool) -> Part:
+def _with_slices(
+    source: WorkloadObject, part: Part, levels: Sequence[SliceLevel], stem: str, *, basic: bool
+) -> Part:
     """Return a part with slices: those of several Jobs are composites, smaller ones are slices of its leaves.
 
     Args:
+        stem: What is behind the name of the workload in the names of slices: only that name may be shortened.
         basic: Whether the Jobs of a slice are each for itself where those of the part are.
     """
     if isinstance(part, Leaf):
@@ -606,21 +610,22 @@ def _with_slices(part: Part, levels: Sequence[SliceLevel], *, basic: bool) -> Pa
     jobs = leaves_of(part)
     each = levels[0].size // jobs[0].most if levels else 0
     if each <= 1:
-        children = tuple(_with_slices(child, levels, basic=basic) for child in part.children)
+        children = tuple(
+            _with_slices(source, child, levels, stem, basic=basic) for child in part.children
+        )
         return msgspec.structs.replace(part, children=children)
-    head, _, uid = part.name.rpartition("-")
-    mark = "-slice" if part.role else ""
+    uid = part.name.rpartition("-")[2]
     slices: list[Part] = []
     for number, group in itertools.groupby(jobs, key=lambda leaf: leaf.job_index // each):
         of_slice = tuple(group)
         composite = Composite(
-            name=joined_name(head, f"{mark}-{number}-{uid}"),
+            name=joined_name(source.name, f"{stem}-{number}-{uid}"),
             role="",
             children=of_slice,
             minimum=BASIC if basic and part.minimum == BASIC else len(of_slice),
             constraints=SchedulingConstraints(topology=(levels[0].key,)),
         )
-        slices.append(_with_slices(composite, levels[1:], basic=basic))
+        slices.append(_with_slices(source, composite, levels[1:], f"{stem}-{number}", basic=basic))
     return msgspec.structs.replace(
         part,
         children=tuple(slices),

@@ -324,8 +324,8 @@ class _PreferredSearch:
             settled = True
             for wish in wishes if self.left > 0 else ():
                 if wish.pods.domains(self.solution, level) > wish.best[position]:
-                    best = wish.best[position]
-                    settled &= self._place_directly([wish.group], level, problem, best)
+                    best, own = wish.best[position], replace(count, groups=(wish.pods,))
+                    settled &= self._place_directly([wish.group], own, problem, best)
             value = count.value(self.solution)
             settled &= self._is_large(level)
             if (
@@ -438,7 +438,7 @@ class _PreferredSearch:
     def _place_directly(
         self,
         groups: Sequence[CompiledGroup],
-        level: CountedLevel,
+        count: DomainCount | PairCount,
         problem: PlacementProblem,
         enough: int,
     ) -> bool:
@@ -446,12 +446,14 @@ class _PreferredSearch:
 
         Of one group the placement is the one in the fewest domains, of two groups the one with most pairs of pods together: where all ask
         for the same, no other one is better. Of equally good ones it is one in a single domain of a wider key, the tightest. It stays as
-        it was where that is worse for what is kept.
+        it was where that is worse for what is kept, or by the count of these groups.
 
         Args:
+            count: Of these groups alone.
             problem: With the keys that groups keep.
             enough: Domains, or pairs apart, below which no placement is.
         """
+        level = count.level
         leaves = {leaf for group in groups for leaf in self._pods_of(group.index).leaves}
         capacities = [
             capacity
@@ -462,7 +464,8 @@ class _PreferredSearch:
             return False
         self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
         sizes = [self._pods_of(group.index).number(self.solution) for group in groups]
-        weights = self._weights(capacities, sizes)
+        alike = _alike(capacities)
+        weights = [1] * len(capacities) if alike else self._weights(capacities, sizes)
         fit = np.max(
             [capacity.fit * w for capacity, w in zip(capacities, weights, strict=True)], axis=0
         )
@@ -475,7 +478,7 @@ class _PreferredSearch:
         chosen = self._best_nodes(level, fit, region, need, limit, enough * math.prod(weights))
         if not len(chosen):
             return True
-        if max(weights) == 1:
+        if alike:
             parts = level if limit is None else limit.level
             divisions = divided(parts.domain[chosen], fit[chosen], sizes)
         else:
@@ -491,7 +494,12 @@ class _PreferredSearch:
                     dealt = dict(zip(used.tolist(), amount.tolist(), strict=True))
                     other[leaf] = {**other[leaf], kind: dealt}
                     seats = seats[number:]
-        if self._keeps(other) and (max(weights) == 1 or self._has_capacity(other)):
+        count = replace(count, most=count.value(self.solution))
+        if (
+            count.value(other) <= count.most
+            and self._keeps(other)
+            and (alike or self._has_capacity(other))
+        ):
             self._accept(other)
         return True
 
@@ -532,20 +540,14 @@ class _PreferredSearch:
         return max(each.labelled for each in levels) > COMPLETE_DOMAINS
 
     def _weights(self, capacities: Sequence[_Capacity], sizes: Sequence[int]) -> list[int]:
-        """Return what a pod of each group takes: 1 where all ask for the same, else of the resource that is scarcest."""
+        """Return what a pod of each group takes of the resource that is scarcest, of those that both ask for; 1 where there is none."""
         asks = [capacity.ask for capacity in capacities]
-        if len(capacities) == 1 or (
-            (asks[0] == asks[1]).all()
-            and (
-                (capacities[0].fit == capacities[1].fit)
-                | (capacities[0].region < 0)
-                | (capacities[1].region < 0)
-            ).all()
-        ):
-            return [1] * len(capacities)
+        both = (asks[0] > 0) & (asks[1] > 0)
+        if not both.any():
+            return [1, 1]
         demand = sizes[0] * asks[0].astype(np.float64) + sizes[1] * asks[1]
         share = demand / np.maximum(self.problem.free.sum(axis=0, dtype=np.float64), 1)
-        axis = int(np.where((asks[0] > 0) & (asks[1] > 0), share, -1).argmax())
+        axis = int(np.where(both, share, -1).argmax())
         step = math.gcd(int(asks[0][axis]), int(asks[1][axis]))
         return [int(ask[axis]) // step for ask in asks]
 
@@ -666,10 +668,10 @@ class _PreferredSearch:
             wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution, most))
         settled = False
         if value > wish.best and self.left > 0:
-            settled = self._place_directly(pair, level, self._kept(), wish.best)
+            settled = self._place_directly(pair, wish.count, self._kept(), wish.best)
             settled &= self._is_large(level)
             value = wish.count.value(self.solution)
-        if value > wish.best == 0 and not settled:
+        if value > wish.best == 0:
             # all that is below the group above both in one domain: more than is asked for, and found without CP-SAT
             above = [a for a, b in zip(*map(self._path, pair), strict=False) if a == b][-1]
             held = self.tight.get(above)
@@ -854,6 +856,13 @@ class _PreferredSearch:
             pods=pods.number(self.solution),
             partner=wish.partner.source.key,
         )
+
+
+def _alike(capacities: Sequence[_Capacity]) -> bool:
+    """Return whether pods of all groups ask for the same, and could be on the same nodes where the regions of both are."""
+    first, last = capacities[0], capacities[-1]
+    apart = (first.region < 0) | (last.region < 0)
+    return bool((first.ask == last.ask).all() and ((first.fit == last.fit) | apart).all())
 
 
 def _unit_key(group: CompiledGroup) -> tuple[object, ...]:

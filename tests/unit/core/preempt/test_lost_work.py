@@ -135,3 +135,23 @@ def test_an_older_input_is_decided_without_lost_work():
     again = decode(msgspec.json.encode(older, order="deterministic"), encode(request).parts)
     assert not preempt(again).cost.lost_min
     assert preempt(request).cost.lost_min
+
+
+def test_an_extended_resource_in_bytes_is_no_work_without_end():
+    """What a hundred such pods lose fits into the numbers of the solver."""
+    memory = "example.com/gpu-memory"
+    case = Case(
+        *(a_node(f"n{i}", **{memory: "8Ti"}, gpu=0) for i in range(2)),
+        *(
+            a_pod(
+                f"v{i}-{j}", node=f"n{i}", requests={memory: "4Ti"}, priority=i ^ j,
+                metadata={"creationTimestamp": "1990-01-01T00:00:00Z"},
+            )
+            for i in range(2)
+            for j in range(2)
+        ),
+        *gang("high", 2, 100, requests={memory: "3Ti"}),
+    )  # fmt: skip
+    made = case.preempt(moment=NOW)
+    assert len(made.victims) == 2
+    assert 0 < made.cost.lost_min * 500_000 < 2**62

@@ -679,6 +679,15 @@ def test_a_slice_of_several_jobs_is_a_group_of_them():
     assert tree(LeafUse(name="train-a-1-6f2f0f4a", finished=2)) == ended
 
 
+def test_slices_of_two_roles_have_names_of_their_own_however_long_that_of_the_workload_is():
+    spec = {"template": sliced(required_topology="net/rack", size="4")}
+    roles = (replicated(f"worker-{x}", replicas=4, parallelism=2, spec=spec) for x in "ab")
+    names = [group.name for group in placed_as_kueue(jobset(*roles, name="t" * 44)).groups]
+    slices = [name for name in names if "-slice-" in name]
+    assert len(slices) == len(set(slices)) == 4
+    assert slices[0].endswith("t-worker-a-slice-0-6f2f0f4a")
+
+
 def test_slices_of_several_sizes_are_groups_of_jobs_and_pieces_of_them():
     levels = '[{"topology": "net/zone", "size": "16"}, {"topology": "net/block", "size": "8"}, {"topology": "net/rack", "size": "2"}]'
     spec = {"template": sliced(required_topology_constraints=levels)}

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.pods import PodShape
+from extender.core.model.nodes import Taint
+from extender.core.model.pods import PodShape, Toleration
 from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.model.leaf_slices import with_slices
 from extender.core.planner.model.node_table import NodeTable
@@ -776,3 +777,36 @@ def test_in_many_racks_two_shapes_have_a_direct_placement_with_its_gap(pods, val
     answer = without_complete_search(asked)
     assert faults(asked, answer) == []
     assert answer.wishes[0].values == (WishValue(key="rack", value=value, best=best),)
+
+
+@pytest.mark.parametrize("pods", [1, 4])
+def test_two_groups_that_ask_for_one_resource_alike_need_not_have_the_same_nodes(pods):
+    """Pods of both shapes count as one pod of a node; one needs CPU and the other one GPUs, or only one tolerates the taint."""
+
+    def of(name: str, cpu: int, gpus: int, *taints: Taint) -> PlanNode:
+        offer = {"cpu": cpu, "gpu": gpus, "pods": 110}
+        return msgspec.structs.replace(
+            node(name, 0, rack=name), allocatable=offer, free=offer, taints=taints
+        )
+
+    left = group("left", pods, near=near_to("right", "rack"))
+    root = group("t", 0, left, group("right", pods, shape=1))
+    shapes = tuple(PodShape(requests=((name, 1), ("pods", 1))) for name in ("cpu", "gpu"))
+    asked = request(root, of("a", 8, 0), of("b", 0, 8), shapes=shapes)
+    assert faults(asked, plan(asked)) == []
+    tolerant = PodShape(
+        requests=shapes[1].requests,
+        tolerations=(Toleration(key="x", operator="Exists", value="", effect="NoSchedule"),),
+    )
+    nodes = of("a", 0, 2 * pods, Taint("x")), of("b", 0, pods)
+    asked = request(root, *nodes, shapes=(shapes[1], tolerant))
+    assert faults(asked, plan(asked)) == []
+
+
+def test_what_has_no_direct_placement_is_searched_for_in_many_racks_too():
+    """The left group fills its host, so no host has both; one rack has a host for each."""
+    nodes = hosts([4], [2], [4, 4, 3], *([1] for _ in range(67)))
+    left = group("left", 4, preferred=("host",), near=near_to("right", "rack"))
+    answer = without_complete_search(request(group("t", 0, left, group("right", 2)), *nodes))
+    near = next(w for w in answer.wishes if w.kind == "near")
+    assert near.values == (WishValue(key="rack", value=0, best=0),)
