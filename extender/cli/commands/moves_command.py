@@ -181,7 +181,10 @@ def _time_us(text: str) -> int:
 
     now_us = SystemClock().now_us()
     after_s = duration_s(text)
-    at_us = parse_time(text, "--by") if after_s is None else now_us + after_s * 1_000_000
+    try:
+        at_us = parse_time(text, "--by") if after_s is None else now_us + after_s * 1_000_000
+    except BadInput as error:
+        raise BadInput(f"{error}, nor a span from now such as 4h") from None
     if at_us <= now_us:
         raise BadInput(f"--by {text}: is not after now; write when the nodes must be empty")
     return at_us

@@ -186,7 +186,9 @@ def _check_only_of_a_log(
             hint = "change the files of --cluster, or the variables of the settings"
             raise BadInput(f"{option} {texts[0]}: is for --from-log; {hint}")
     if profile is not None:
-        raise BadInput(f"--profile {profile}: is for --from-log; give it with --cluster")
+        raise BadInput(
+            f"--profile {profile}: is for --from-log; give its TreeProfiles in the files of --cluster"
+        )
     if since is not None:
         raise BadInput(f"--since {since}: is for --from-log; give --until")
     if seeds is not None:

@@ -30,6 +30,7 @@ from extender.core.model.pods import (
     AVOIDS_PODS,
     CHECKPOINT_ANNOTATION,
     ENDED_BY,
+    FILLED_IN_US,
     NEEDS_PODS,
     NO_VOLUMES,
     ONE_POD_VOLUME,
@@ -188,7 +189,9 @@ def _ends_us(pod: api.Pod) -> int:
     runs_for = pod.metadata.annotations.get(RUNS_FOR, "").rpartition("-")[2]
     limits_s = (pod.spec.active_deadline_seconds, duration_s(runs_for) if runs_for else None)
     least_s = min((seconds for seconds in limits_s if seconds), default=0)
-    return _assigned_us(pod) + least_s * 1_000_000 if least_s else 0
+    begin_us = _assigned_us(pod)
+    is_known = least_s and begin_us not in FILLED_IN_US
+    return begin_us + least_s * 1_000_000 if is_known else 0
 
 
 def _instant_us(pod: api.Pod, written: str | None) -> int:

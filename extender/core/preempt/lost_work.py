@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from extender.core.model.pods import CHECKPOINT_ANNOTATION, Pod
+from extender.core.model.pods import CHECKPOINT_ANNOTATION, FILLED_IN_US, Pod
 from extender.core.planner.preemption_types import MINUTE_US, work_min
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -23,6 +23,8 @@ def work_since_us(pod: Pod, now_us: int) -> int:
         now_us: 0: not known, and no checkpoint counts. It is returned for a pod of a file, whose start is not known.
     """
     begin_us = max(pod.assigned_us, pod.created_us)
+    if begin_us in FILLED_IN_US:
+        begin_us = 0
     if pod.checkpoint and now_us:
         written_us = _written_us(pod.checkpoint)
         if written_us is not None and written_us <= now_us:

@@ -14,7 +14,7 @@ from extender.core.model.ids import NIL_GANG, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted
 from extender.core.model.nodes import SILENT, Node
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
-from extender.core.model.pods import EXEMPT_NAMESPACES, BudgetIndex, Pod, PodShape
+from extender.core.model.pods import EXEMPT_NAMESPACES, FILLED_IN_US, BudgetIndex, Pod, PodShape
 from extender.core.planner.moves.move_problem import Mover, StayingPod
 from extender.core.preempt.lost_work import lost_work_min
 
@@ -250,7 +250,10 @@ class _Parting:
             (pod.labels.get(MOVE_LABEL) == "never", f"label {MOVE_LABEL}: never"),
             (pod.disruption_target or pod.uid in self.victims, "is being evicted"),
             (pod.priority > most, f"priority {pod.priority} is above {most}"),
-            (pod.created_us < limits.oldest_us, "runs for longer than the limit"),
+            (
+                pod.created_us < limits.oldest_us and pod.created_us not in FILLED_IN_US,
+                "runs for longer than the limit",
+            ),
             (claim, f"uses {claim}, which one pod may use"),
             (unseen, f"depends on {unseen}, which is not judged for a move"),
         )

@@ -55,6 +55,10 @@ from extender.core.model.ids import GangUid, Position
 from extender.core.model.message_formatting import counted, gpu_time_text
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC; a naive value is faster to add to
+_FIRST_US, _LAST_US = (
+    -62_135_596_800_000_000,
+    253_402_300_799_999_999,
+)  # of the years that a datetime has, 1 to 9999
 _TWO = tuple(f"{number:02}" for number in range(60))
 NAMED_MAX = 3  # units named in a summary; `data` has all of them
 PAGE = 5_000  # events per query when all of them are read
@@ -110,12 +114,15 @@ def event_line(event: RecordedEvent) -> EventLine:
 def rfc3339(at_us: int) -> str:
     """Return microseconds since the epoch as RFC 3339 text in UTC.
 
-    Faster than `datetime.isoformat`, because a state has thousands of times.
+    Faster than `datetime.isoformat`, because a state has thousands of times. One outside of the years 1 to 9999, such
+    as the end of a pod that may run for longer, is the first or the last of them.
 
     >>> rfc3339(1_800_000_000_000_001)
     '2027-01-15T08:00:00.000001Z'
+    >>> rfc3339(1 << 60)
+    '9999-12-31T23:59:59.999999Z'
     """
-    seconds, us = divmod(at_us, 1_000_000)
+    seconds, us = divmod(max(_FIRST_US, min(at_us, _LAST_US)), 1_000_000)
     days, seconds = divmod(seconds, 86_400)
     hours, minutes = seconds // 3600, seconds // 60 % 60
     return f"{_date(days)}T{_TWO[hours]}:{_TWO[minutes]}:{_TWO[seconds % 60]}.{us:06}Z"

@@ -296,7 +296,8 @@ def _for_nodes(
         sets, closed, count = dict(zip(question.drain, map(tuple, named), strict=True)), (), 0
     pods = movable_pods(view, state, forest, limits=_limits(question))
     away = {name for some in sets.values() for name in some} if question.drain else set()
-    ends = {uid: end for uid, end in _known_ends(view, forest, away) if end[0] <= question.by_us}
+    known_ends = dict(_known_ends(view, forest, away, question.now_us))
+    ends = {uid: end for uid, end in known_ends.items() if end[0] <= question.by_us}
     ending = {view.pods[uid].path for uid in ends}
     staying = (*(pod for pod in pods.staying if pod.pod not in ending), *_held(view, nodes))
     asked = MovesRequest(
@@ -323,7 +324,7 @@ def _for_nodes(
         return msgspec.structs.replace(answer, emptied=emptied, reasons=reasons), asked
     stays = tuple(pod for pod in staying if pod.node in away and not pod.on_every_node)
     complete = not stays and not planned.unmoved
-    last = _last_end(view, forest, ends, {*planned.unmoved, *(line.pod for line in stays)}, away)
+    last = _last_end(view, known_ends, ends, {*planned.unmoved, *(line.pod for line in stays)})
     proved = bool(stays) or planned.search.exhausted
     answer = msgspec.structs.replace(
         answer,
@@ -341,14 +342,17 @@ def _for_nodes(
 
 
 def _known_ends(
-    view: ClusterView, forest: Forest, nodes: Collection[NodeName]
+    view: ClusterView, forest: Forest, nodes: Collection[NodeName], now_us: int
 ) -> Iterator[tuple[PodUid, tuple[int, str]]]:
-    """Yield the pods of some nodes of which it is known when they end, with their gang: when, and its name or that of the pod."""
+    """Yield the pods of some nodes of which it is known when they end, with their gang: when, and its name or that of the pod.
+
+    A pod that still runs when its end has passed has none: what its annotation promised was not so.
+    """
     for node in nodes:
         for pod in view.on_node.get(node, {}).values():
             tree = forest.tree_of(pod.group)
             of_gang = [p for p in tree.pods if p.node is not None] if tree is not None else [pod]
-            if all(p.ends_us for p in of_gang):
+            if all(p.ends_us > now_us for p in of_gang):
                 name = str(tree.root.key) if tree is not None else f"Pod/{pod.path}"
                 yield pod.uid, (max(p.ends_us for p in of_gang), name)
 
@@ -362,18 +366,18 @@ def _end_lines(ends: Mapping[PodUid, tuple[int, str]]) -> tuple[EndLine, ...]:
 
 def _last_end(
     view: ClusterView,
-    forest: Forest,
+    known_ends: Mapping[PodUid, tuple[int, str]],
     ends: Mapping[PodUid, tuple[int, str]],
     left: Collection[str],
-    away: Collection[NodeName],
 ) -> tuple[int, str]:
     """Return after which end nothing stays or breaks on the nodes: when, and of what; 0: now, or it is not known.
 
     Args:
-        ends: Of what need not move, see `_known_ends`.
+        known_ends: See `_known_ends`.
+        ends: Those of what need not move.
         left: Paths of the pods that stay, or have no other place.
     """
-    end_of = {view.pods[uid].path: end for uid, end in _known_ends(view, forest, away)}
+    end_of = {view.pods[uid].path: end for uid, end in known_ends.items()}
     if any(path not in end_of for path in left):
         return 0, ""
     return max([*ends.values(), *(end_of[path] for path in left)], default=(0, ""))

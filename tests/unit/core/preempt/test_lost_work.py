@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from extender.core.model.pods import CHECKPOINT_ANNOTATION
+from extender.cluster.manifests.manifest_loader import load
+from extender.core.model.pods import CHECKPOINT_ANNOTATION, FILLED_IN_US
 from extender.core.planner.codec.request_codec import decode, encode
 from extender.core.planner.preempt.victim_search import preempt
 from extender.core.preempt.disruption_units import EvictableContext
@@ -64,6 +65,14 @@ def test_work_counts_from_the_start_or_the_last_checkpoint(scheduled, checkpoint
     for text in warnings:
         assert text.startswith(f'Pod/default/a: metadata.annotations[{CHECKPOINT_ANNOTATION}] "{checkpoint}" {warned}')  # fmt: skip
         assert "the work of the pod counts from its start" in text
+
+
+def test_a_pod_of_a_file_without_times_has_no_known_start(tmp_path):
+    """A file gives such objects the year 2000, which is no time since which anything is lost."""
+    file = tmp_path / "cluster.json"
+    file.write_bytes(msgspec.json.encode(a_pod("a", node="n0", requests={GPU: 2})))
+    (pod,) = load([str(file)]).world.view.pods.values()
+    assert (pod.created_us in FILLED_IN_US, work_since_us(pod, NOW_US)) == (True, NOW_US)
 
 
 def test_two_pods_go_that_lose_less_than_one():

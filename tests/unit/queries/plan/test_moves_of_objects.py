@@ -323,6 +323,22 @@ def test_an_end_that_is_not_known_is_not_waited_for():
     assert answer.begin_after == ""
 
 
+def test_an_end_that_has_passed_and_one_of_a_pod_of_a_file_are_not_known():
+    """The first pod runs on after the end that was promised; when the second one began is not known."""
+    ends = owned("g") | {"annotations": {RUNS_FOR: "2h"}}
+    overdue = {**ends, "creationTimestamp": "2026-12-01T00:00:00Z"}
+    pods = [
+        a_pod("a", node="n0", requests={GPU: 1}, metadata=overdue),
+        a_pod("b", node="n1", requests={GPU: 1}, metadata={**ends, "creationTimestamp": "2000-01-01T00:00:07Z"}),
+    ]  # fmt: skip
+    view = FakeCluster(*NODES, *pods).view()
+    now_us, by_us = (parse_time(f"2026-12-01T{hour}:00:00Z", "by") for hour in ("03", "06"))
+    asked = MovesInput(plan=PlanInput(), drain=("n0", "n1"), by_us=by_us, now_us=now_us)
+    assert not answer_moves(view, asked).ends
+    aged = MovesInput(plan=PlanInput(), drain=("n1",), max_age_s=3600, now_us=now_us)
+    assert not answer_moves(view, aged).stays  # its age is not known either
+
+
 def test_a_time_is_for_a_drain():
     with pytest.raises(BadInput, match=r"by: .* it is for drain"):
         answer_moves(
