@@ -87,7 +87,8 @@ class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
         """
         move = self.current
         if self.lost_us:
-            return f"waits until the new pod of {move.pod} is bound to {move.target}"
+            text = f"waits until the new pod of {move.pod} is bound to {move.target}"
+            return text + ("; paused: no further pod is evicted then" if self.paused else "")
         if self.paused:
             return f"paused before {move.pod} leaves {move.source}"
         return f"{move.pod} leaves {move.source}" + (f" later: {waits_for}" if waits_for else "")

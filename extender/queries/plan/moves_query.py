@@ -185,6 +185,10 @@ def planned_moves(view: ClusterView, question: MovesInput) -> tuple[MovesAnswer,
         )
     if question.by_us and not question.drain:
         raise BadInput("by: a time until which something may end; it is for drain")
+    if 0 < question.by_us <= question.now_us:
+        raise BadInput(
+            f"by {rfc3339(question.by_us)}: is not after now; write when the nodes must be empty"
+        )
     if trees:
         return _for_tree(view, forest, trees, question)
     return _for_nodes(view, forest, question)

@@ -400,7 +400,11 @@ def _pod(pod: api.Pod, overlay: JournalOverlay) -> api.Pod:
         )
         status = msgspec.structs.replace(status, conditions=(*status.conditions, condition))
     if uid in overlay.evicted:
-        status = msgspec.structs.replace(status, phase="Failed")
+        condition = api.StoredCondition(
+            type=DISRUPTION_TARGET, status="True", reason="EvictionByEvictionAPI"
+        )
+        marks = status.conditions if uid in overlay.disrupted else (*status.conditions, condition)
+        status = msgspec.structs.replace(status, phase="Failed", conditions=marks)
     if spec is pod.spec and status is pod.status:
         return pod
     return msgspec.structs.replace(pod, spec=spec, status=status, metadata=metadata)

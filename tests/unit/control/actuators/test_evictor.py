@@ -30,11 +30,17 @@ ONE = {GPU: 1}
 
 
 def lows(*nodes, group="low", whole=True):
-    """Return a running gang of priority 0, one GPU on each of the nodes."""
+    """Return a gang of priority 0 that has run for an hour, one GPU on each of the nodes."""
+    condition = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastTransitionTime": "2027-01-15T07:00:00Z",
+    }
+    status = {"conditions": [condition]}
     return [
         a_group(group, gang=len(nodes), whole=whole, priority=0),
         *(
-            a_pod(f"{group}-{n}", group, node=node, requests=ONE, priority=0)
+            a_pod(f"{group}-{n}", group, node=node, requests=ONE, priority=0, status=status)
             for n, node in enumerate(nodes)
         ),
     ]

@@ -191,6 +191,8 @@ async def test_paused_moves_evict_no_further_pod():
     name = moves[0].pod.partition("/")[2]
     stage.cluster.delete_pod(name)
     await stage.settled()
+    waiting = moves_under_way(stage.leader.committed.moves, "").state
+    assert waiting.endswith("; paused: no further pod is evicted then")
     stage.cluster.add(a_member(f"{name}x"))
     await stage.settled()
     stage.cluster.change_pod(f"{name}x", node=NodeName(moves[0].target), phase="Running")

@@ -339,6 +339,12 @@ def test_an_end_that_has_passed_and_one_of_a_pod_of_a_file_are_not_known():
     assert not answer_moves(view, aged).stays  # its age is not known either
 
 
+def test_a_time_that_has_passed_is_refused():
+    asked = MovesInput(plan=PlanInput(), drain=("n0",), by_us=NOW_US, now_us=NOW_US)
+    with pytest.raises(BadInput, match=r"by 2027-01-15T08:00:30.000000Z: is not after now"):
+        answer_moves(FakeCluster(*NODES).view(), asked)
+
+
 def test_a_time_is_for_a_drain():
     with pytest.raises(BadInput, match=r"by: .* it is for drain"):
         answer_moves(
