@@ -477,7 +477,7 @@ class _PreferredSearch:
         need = [n * w for n, w in zip(sizes, weights, strict=True)]
         chosen = self._best_nodes(level, fit, region, need, limit, enough * math.prod(weights))
         if not len(chosen):
-            return True
+            return False
         if alike:
             parts = level if limit is None else limit.level
             divisions = divided(parts.domain[chosen], fit[chosen], sizes)

@@ -803,6 +803,16 @@ def test_two_groups_that_ask_for_one_resource_alike_need_not_have_the_same_nodes
     assert faults(asked, plan(asked)) == []
 
 
+def test_two_groups_that_no_region_holds_together_are_searched_for_in_many_racks_too():
+    """The right group is in one host, and the rack with the other one has not enough for the left group beside it."""
+    nodes = hosts([5, 3], [4], [3], *([1] for _ in range(67)))
+    left = group("left", 5, near=near_to("right", "rack"))
+    right = group("right", 4, preferred=("host",))
+    answer = plan(request(group("t", 0, left, right), *nodes))
+    near = next(w for w in answer.wishes if w.kind == "near")
+    assert near.values == (WishValue(key="rack", value=4, best=4),)
+
+
 def test_what_has_no_direct_placement_is_searched_for_in_many_racks_too():
     """The left group fills its host, so no host has both; one rack has a host for each."""
     nodes = hosts([4], [2], [4, 4, 3], *([1] for _ in range(67)))
