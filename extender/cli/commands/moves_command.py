@@ -192,12 +192,13 @@ def _time_us(text: str) -> int:
 
 def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> MovesAnswer:
     asks_service = bool(server) or finder().chosen
+    if asked.apply and (cluster or not asks_service):
+        raise BadInput(
+            "--apply: moves are made by a service, on its cluster; give --server URL (or --context NAME)"
+            + (", and leave --cluster out" if cluster else "")
+        )
     if bool(cluster) == asks_service:
         raise BadInput("give either --cluster FILE or --server URL (or --context NAME)")
-    if asked.apply and not asks_service:
-        raise BadInput(
-            "--apply: moves are made by a service; give --server URL (or --context NAME)"
-        )
     if not asks_service:
         return _of_files(cluster or [], asked)
     from extender.cluster.manifests.yaml_reader import files_of, read_file

@@ -56,7 +56,11 @@ async def test_the_output_in_the_document_is_what_is_printed(command, title, tmp
         (("drain", "a11", "--max-age", "3h"), "files have no time; ask a service"),
         (("drain", "a11", "--by", "soon"), "'soon' is not a time with offset, for example"),
         (("drain", "a11", "--by", "soon"), "nor a span from now such as 4h"),
-        (("drain", "a11", "--apply"), "--apply: moves are made by a service; give --server URL"),
+        (
+            ("drain", "a11", "--apply"),
+            "--apply: moves are made by a service, on its cluster; give --server URL",
+        ),
+        (("drain", "a11", "--apply"), "and leave --cluster out"),
     ],
 )
 def test_wrong_input_names_option_and_value(words, expected):
