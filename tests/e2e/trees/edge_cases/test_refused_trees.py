@@ -23,7 +23,6 @@ from tests.e2e.trees.workloads import (
     until_event_about,
     until_groups,
     until_pods,
-    until_running,
 )
 from tests.support.service.manifest_builders import a_node
 
@@ -186,25 +185,20 @@ async def test_two_priorities_in_one_tree_are_refused(
 
 
 @pytest.mark.full
-async def test_what_only_its_namespace_covers_runs_pod_by_pod(
+async def test_what_only_its_namespace_covers_has_its_domain_alone(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
-    """Not to be compiled, it gets Basic leaves and the Event: the leader runs, then its workers as far as there is capacity."""
+    """The annotation of LeaderWorkerSet becomes a domain of ours: its members wait until all of them fit into one rack."""
     await story.create(*racks("r0", nodes=2, cpu="1"))
     serve = a_leaderworkerset("serve", 1, 3)
     del serve["metadata"]["labels"]
     serve["metadata"]["annotations"] = {f"{LWS_PREFIX}/exclusive-topology": RACK}
     async with labelled_namespace(story):
         stored = await story.api.create(serve)
-        text = await until_event_about(story, stored, "ExclusiveTopology")
-        await until_running(story, "serve-", 2, gone=frozenset())
-        await until_pods(story, 3)
+        assert f"{LWS_PREFIX}/exclusive-topology" not in stored["metadata"]["annotations"]
         (made,) = (await until_groups(story, 1)).values()
-        assert made["spec"]["schedulingPolicy"] == {"basic": {}}
-        assert not await story.service.events("TreeRefused")
-        (line,) = json.loads(await listed_trees(story, "-o", "json"))
-        assert (line["outcome"], line["reason"]) == ("basic", "ExclusiveTopology")
-        assert line["message"] == text
+        assert made["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
+        await story.until(lambda: story.service.events("GangUnschedulable"))
         await story.create(*racks("r0", nodes=3, cpu="1")[2:])
         await story.until_bound(3, "serve-")
     await story.check_events()
