@@ -27,6 +27,7 @@ from extender.core.log.events import (
     GangRemoved,
     HistoryTruncated,
     MemberTerminated,
+    MovesEnded,
     PreemptionCancelled,
     PreemptionCompleted,
     RecordedEvent,
@@ -329,6 +330,8 @@ class Metrics:
                 self.history_truncated.inc()
             case ReservationReleased():
                 self.reservations_released.labels(data.reason).inc()
+            case MovesEnded():
+                self.moves_ended.labels(data.reason).inc()
             case PreemptionCompleted():
                 self.preemptions_ended.labels("completed").inc()
             case PreemptionCancelled():

@@ -11,6 +11,7 @@ import pytest
 from extender.core.log.events import (
     GangRemoved,
     MemberTerminated,
+    MovesEnded,
     PreemptionCancelled,
     PreemptionCompleted,
     RecordedEvent,
@@ -172,6 +173,14 @@ def cancelled(reason, evicted=1):
 )  # fmt: skip
 def test_evictions_in_vain_are_counted(events, counts):
     assert in_vain(*events) == counts
+
+
+def test_the_end_of_moves_is_counted_by_its_reason():
+    metrics = Metrics()
+    ended = MovesEnded(plan="p", reason="refused", made=1, left=2, message="")
+    metrics.appended(an_event(ended))
+    name = "gang_extender_moves_ended_total"
+    assert metrics.registry.get_sample_value(name, {"reason": "refused"}) == 1
 
 
 @pytest.mark.parametrize(

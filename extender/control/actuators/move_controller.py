@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.core.log.events import (
     EventSource,
     MoveRecord,
-    MovesEnded,
     MovesPaused,
     MovesPlanned,
     NewEvent,
@@ -157,7 +156,6 @@ class MoveController:
         text = "the pod of the current move has left its node" if moves.lost_us else ""
         draft = ended(moves, self._source(f"request of {by}"), "stopped", text, by=by)
         await self._durable(self._leader.append_nowait([draft]))
-        self.count([draft])
 
     def _writable(self) -> ReservationState:
         if not self._leader.may_record():
@@ -206,13 +204,6 @@ class MoveController:
             refusal=self._refusal,
         )
         return decide_moves(view, state, forest, context)
-
-    @staticmethod
-    def count(drafts: Iterable[NewEvent]) -> None:
-        """Count the ends of moves among events that have been appended."""
-        for draft in drafts:
-            if isinstance(draft.data, MovesEnded):
-                METRICS.moves_ended.labels(draft.data.reason).inc()
 
     def sync(self, view: ClusterView, forest: Forest, state: ReservationState) -> None:
         """Queue the eviction that is due by the committed state, and forget moves that are over."""

@@ -170,7 +170,6 @@ class Reconciler:
             [*drafts, *self._nominations.look(view, state, now, gangs)]
         )
         warn_overcommit(drafts)
-        self._parts.mover.count(drafts)
         self._back_off_released(moment, state, drafts)
         self._parts.exchange.published.mark_compared(view)
 

@@ -87,7 +87,6 @@ OPERATIONS = (
 )
 
 
-EMPTY_MOVES = 'body is empty; expected {"free": "KEY=N"}, {"drain": [...]} or {"groups": [...]}'
 Answer = Callable[[bytes, Visibility], Awaitable[PlanResult]]
 
 
@@ -119,11 +118,7 @@ class PlanApi:
 
     async def moves(self, request: web.Request) -> web.Response:
         """Answer as `gang-extender make-room` and `drain` do."""
-        known(request, ())
-        body = body_of(request)
-        if not body:
-            raise BadInput(EMPTY_MOVES)
-        answer = await self._moves(body, visibility_of(request))
+        answer = await self._moves(_moves_question(request), visibility_of(request))
         return at_position(answer.body, answer.position)
 
 
@@ -163,10 +158,7 @@ class MovesApi:
 
     async def apply(self, request: web.Request) -> web.Response:
         """Make moves, as `make-room --apply` and `drain --apply` do; answer which."""
-        known(request, ())
-        body = body_of(request)
-        if not body:
-            raise BadInput(EMPTY_MOVES)
+        body = _moves_question(request)
         self._mover.require_none()
         given = await self._answer(body, visibility_of(request))
         planned = msgspec.json.decode(given.body, type=PlannedMoves)
@@ -201,3 +193,14 @@ class MovesApi:
 def _user(request: web.Request) -> str:
     """Return who sent a request; empty: the service authenticates no callers."""
     return request[CALLER].user if CALLER in request else ""
+
+
+def _moves_question(request: web.Request) -> bytes:
+    """Return the body of a question about moves; raises BadInput where there is none."""
+    known(request, ())
+    body = body_of(request)
+    if not body:
+        raise BadInput(
+            'body is empty; expected {"free": "KEY=N"}, {"drain": [...]} or {"groups": [...]}'
+        )
+    return body
