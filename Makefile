@@ -53,7 +53,7 @@ approve: setup ## Approve the public surface as it is now: writes tests/golden/p
 
 e2e: setup ## The same product against a real kube-apiserver and kube-scheduler; PART=2/4: with a quarter of the tests marked full, PART=1/1: with all
 	$(RUN) -m tests.controlplane.build 1.37 1.36 controllers
-	GANG_EXTENDER_E2E=required $(PYTEST) tests/e2e -m 'e2e and not long$(if $(PART),, and not full)' $(if $(PART),--part $(PART)) --durations=30
+	GX_TEST_E2E=required $(PYTEST) tests/e2e -m 'e2e and not long$(if $(PART),, and not full)' $(if $(PART),--part $(PART)) --durations=30
 
 compose: setup ## docker-compose.yml as it is shipped, in containers (podman, root) on stand-ins of its images
 	$(RUN) -m tests.compose

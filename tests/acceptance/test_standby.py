@@ -244,7 +244,7 @@ async def first_answer(group, killed):
         return await eventually(answered, "an answer to filter", every_s=0.01, state=group.tails)
 
 
-KILLS = int(os.environ.get("GANG_EXTENDER_TEST_KILLS", "50"))  # fewer, to try it
+KILLS = int(os.environ.get("GX_TEST_KILLS", "50"))  # fewer, to try it
 ALL_POINTS = [("kill", point) for point in POINTS] + [("preempt", p) for p in preemption.POINTS]
 
 

@@ -1,6 +1,6 @@
 """docs/tutorials/first-gang.md: its shell blocks, run in order in a fresh folder by one shell, print what the page has.
 
-GANG_EXTENDER_WRITE_GOLDEN=1 writes the outputs into the page instead.
+GX_TEST_WRITE_GOLDEN=1 writes the outputs into the page instead.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_the_first_gang(folder, tmp_path):
     outputs = run([command for command, _ in expected], folder, tmp_path)
     assert len(outputs) == len(expected)
     assert processes_naming(str(folder)) == []
-    if os.environ.get("GANG_EXTENDER_WRITE_GOLDEN"):
+    if os.environ.get("GX_TEST_WRITE_GOLDEN"):
         PAGE.write_text(with_outputs(text, outputs))
         return
     for (command, old), new in zip(expected, outputs, strict=True):

@@ -96,11 +96,11 @@ async def timed(work: Awaitable[object]) -> tuple[float, float]:
 @contextmanager
 def server() -> Iterator[str]:
     """Yield the URL of the server to measure on: durable, unlike that of the tests."""
-    given = os.environ.get("GANG_EXTENDER_TEST_DATABASE_URL")
+    given = os.environ.get("GX_TEST_DATABASE_URL")
     if given:
         yield given
         return
-    pg_bin = os.environ.get("GANG_EXTENDER_TEST_PG_BIN")
+    pg_bin = os.environ.get("GX_TEST_PG_BIN")
     durable = {"fsync": "on", "full_page_writes": "on", "max_wal_size": "4GB"}
     durable |= {"max_connections": "100"}
     with running_postgres(pg_bin=Path(pg_bin) if pg_bin else None, **durable) as running:

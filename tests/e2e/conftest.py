@@ -1,7 +1,7 @@
 """A real control plane per Kubernetes version, and a clean cluster on it per test.
 
 Owns the fixtures of end-to-end tests. Where the programs are not built, tests are skipped with the
-command to run; they fail instead when CI or GANG_EXTENDER_E2E=required demands that they run.
+command to run; they fail instead when CI or GX_TEST_E2E=required demands that they run.
 Mark a test with `@pytest.mark.kubernetes("1.37", "1.36")` to run it on more than the newest. Of the cases of a test (versions,
 neighbours, parameters) the first runs daily and the others are `full`; all run daily with the mark `every_case`. What needs a
 control plane with flags of its own is `full`, and all of it runs on the same day.
@@ -61,7 +61,7 @@ def require_programs(minor: str) -> None:
     if find_binaries(minor) is not None and find_etcd() is not None:
         return
     missing = f"Kubernetes {minor} is not built: python -m tests.controlplane.build {minor}"
-    if os.environ.get("CI") == "true" or os.environ.get("GANG_EXTENDER_E2E") == "required":
+    if os.environ.get("CI") == "true" or os.environ.get("GX_TEST_E2E") == "required":
         pytest.fail(missing, pytrace=False)
     pytest.skip(missing)
 

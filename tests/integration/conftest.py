@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import yaml
 
 from deploy.demo.ports import free_port
 from tests.support.logs.postgres import fresh_database
 from tests.support.service import fork_server
-from tests.support.service.command_line import product_environ
 from tests.support.service.manifest_builders import a_fleet
 
 
@@ -36,7 +37,7 @@ def serve(postgres_url, template_database, tmp_path):
             command = ["serve", "--database-url", url, "--data-dir", str(tmp_path)]
             process = fork_server.run(
                 [*command, "--listen", f"127.0.0.1:{port}", *words],
-                product_environ() | environ,
+                os.environ | environ,
                 stdout,
                 errors=stderr,
             )

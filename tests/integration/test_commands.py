@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from extender.cli.main import COMMANDS
 from tests.support.logs.example_log import BATCH, write_tuesday
 from tests.support.logs.postgres import fresh_database, run
 from tests.support.service import fork_server
-from tests.support.service.command_line import product_environ, run_command
+from tests.support.service.command_line import run_command
 from tests.support.service.manifest_builders import a_fleet, a_gang, a_group, a_pod, an_object
 from tests.support.service.replicas import Replica
 
@@ -97,7 +98,7 @@ def environ_of(url, folder):
 def run_process(name, words, url, folder):
     """Run a command to its end as a process of its own."""
     command = [*name.split(), *words]
-    environ = product_environ() | environ_of(url, folder)
+    environ = os.environ | environ_of(url, folder)
     process = fork_server.run(command, environ, subprocess.PIPE, errors=subprocess.PIPE, text=True)
     output, errors = process.communicate()
     return subprocess.CompletedProcess(command, process.wait(), output, errors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from contextlib import contextmanager
@@ -13,7 +14,6 @@ from aiohttp.test_utils import TestServer
 
 from extender.http.web.server import StaticPages
 from tests.support.service import fork_server
-from tests.support.service.command_line import product_environ
 
 
 class Service:
@@ -65,7 +65,7 @@ def proxy(*words):
     """Run the command; give the URL that it prints."""
     with fork_server.run(
         ["proxy", "--port", "0", *words],
-        product_environ(),
+        os.environ,
         subprocess.PIPE,
         errors=subprocess.PIPE,
         text=True,

@@ -15,7 +15,7 @@ import pytest
 from extender.cli.connection.http_request import TimeLimits, TooLate, answered
 from extender.cli.connection.service_client import ServiceFinder
 from tests.support.certificates import certificate_folder
-from tests.support.service.command_line import product_environ, run_command
+from tests.support.service.command_line import run_command
 
 HEAD = b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b"
 
@@ -233,7 +233,7 @@ def test_a_reader_that_ends_is_no_error(words):
     try:
         done = subprocess.run(
             [sys.executable, "-m", "extender", *words],
-            stdout=writing, stderr=subprocess.PIPE, env=product_environ(), check=False,
+            stdout=writing, stderr=subprocess.PIPE, env=os.environ, check=False,
         )  # fmt: skip
     finally:
         os.close(writing)

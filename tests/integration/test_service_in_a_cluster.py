@@ -19,7 +19,7 @@ from extender.cli.connection.kubectl import Kubectl, PortForward
 from extender.core.model.errors import BadInput
 from tests.support.certificates import certificate_folder
 from tests.support.service import fork_server
-from tests.support.service.command_line import product_environ, run_command
+from tests.support.service.command_line import run_command
 from tests.support.service.relaying_kubectl import RelayingKubectl
 from tests.support.waiting import until
 
@@ -288,7 +288,7 @@ def test_a_forward_that_has_ended_is_started_again_at_the_same_port(kubectl, mon
 
 def running(kubectl, *words):
     """Start a command that finds this kubectl."""
-    environ = product_environ() | kubectl.environ
+    environ = os.environ | kubectl.environ
     return fork_server.run(words, environ, subprocess.PIPE, errors=subprocess.PIPE)
 
 

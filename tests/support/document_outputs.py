@@ -1,6 +1,6 @@
 """Outputs of commands in a document, or in the documents of a folder: a section has one, and a test compares it with what is printed.
 
-GANG_EXTENDER_WRITE_GOLDEN=1 writes the outputs into the document instead.
+GX_TEST_WRITE_GOLDEN=1 writes the outputs into the document instead.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class DocumentOutputs:
         assert found is not None, f"section {title!r} has no block with the command"
         printed = await printed_for(found["name"])
         output = "".join(f"    {line.rstrip()}\n" for line in printed.splitlines())
-        if os.environ.get("GANG_EXTENDER_WRITE_GOLDEN"):
+        if os.environ.get("GX_TEST_WRITE_GOLDEN"):
             new = section[: found.start("output")] + output + section[found.end("output") :]
             path.write_text(path.read_text().replace(section, new))
             return

@@ -31,8 +31,8 @@ from tests.support.logs.database_proxy import DatabaseProxy
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod
 from tests.support.waiting import eventually
 
-LEASE_S = float(os.environ.get("GANG_EXTENDER_TEST_LEASE_S", "4"))
-KILLS = int(os.environ.get("GANG_EXTENDER_TEST_KILLS", "50"))  # fewer, to try it
+LEASE_S = float(os.environ.get("GX_TEST_LEASE_S", "4"))
+KILLS = int(os.environ.get("GX_TEST_KILLS", "50"))  # fewer, to try it
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(3000),

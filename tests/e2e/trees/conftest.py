@@ -73,7 +73,7 @@ def running_controllers(site: ControlPlane) -> Iterator[WorkloadControllers]:  #
     names = DEFAULT_NAMES if site.minor == NEWEST else ("jobset",)
     if find_controllers(names) is None:
         missing = "the controllers are not built: python -m tests.controlplane.build controllers"
-        if os.environ.get("CI") == "true" or os.environ.get("GANG_EXTENDER_E2E") == "required":
+        if os.environ.get("CI") == "true" or os.environ.get("GX_TEST_E2E") == "required":
             pytest.fail(missing, pytrace=False)
         pytest.skip(missing)
     if site.minor == NEWEST:

@@ -61,7 +61,7 @@ def definitions_of(name: str) -> list[Path]:
     found = find_controllers((name,))
     if found is None:
         missing = "the controllers are not built: python -m tests.controlplane.build controllers"
-        if os.environ.get("CI") == "true" or os.environ.get("GANG_EXTENDER_E2E") == "required":
+        if os.environ.get("CI") == "true" or os.environ.get("GX_TEST_E2E") == "required":
             pytest.fail(missing, pytrace=False)
         pytest.skip(missing)
     return sorted((found[name] / "manifests" / name / "crds").glob("*.yaml"))

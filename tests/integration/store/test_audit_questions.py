@@ -1,6 +1,6 @@
 """deploy/QUESTIONS.md: every command and every query in it is run, by the auditor's role, and answers what stands there.
 
-With GANG_EXTENDER_WRITE_GOLDEN=1 the answers are written into the document.
+With GX_TEST_WRITE_GOLDEN=1 the answers are written into the document.
 """
 
 from __future__ import annotations
@@ -112,6 +112,6 @@ def test_the_answers_are_those_of_the_database(tuesday_url):
         ),
         fresh,
     )
-    if os.environ.get("GANG_EXTENDER_WRITE_GOLDEN"):
+    if os.environ.get("GX_TEST_WRITE_GOLDEN"):
         DOCUMENT.write_text(fresh)
     assert fresh == text

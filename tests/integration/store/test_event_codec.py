@@ -110,8 +110,8 @@ def write_golden(tag):
 
 @pytest.mark.parametrize("tag", sorted(TYPES))
 def test_every_version_of_an_event_has_a_golden_file(tag):
-    """Run with GANG_EXTENDER_WRITE_GOLDEN=1 to store the sample of a new event; files are never rewritten."""
-    if os.environ.get("GANG_EXTENDER_WRITE_GOLDEN") and not golden(tag, VERSIONS[tag]).exists():
+    """Run with GX_TEST_WRITE_GOLDEN=1 to store the sample of a new event; files are never rewritten."""
+    if os.environ.get("GX_TEST_WRITE_GOLDEN") and not golden(tag, VERSIONS[tag]).exists():
         write_golden(tag)
     assert [n for n in range(1, VERSIONS[tag] + 1) if not golden(tag, n).is_file()] == []
 

@@ -1,7 +1,7 @@
 """PostgreSQL for tests: one server per session, one fresh database per test.
 
-The server is the embedded one, or that of GANG_EXTENDER_TEST_DATABASE_URL (its role must be a superuser).
-GANG_EXTENDER_TEST_PG_BIN chooses other programs for the embedded one. `conftest.py` imports the fixtures;
+The server is the embedded one, or that of GX_TEST_DATABASE_URL (its role must be a superuser).
+GX_TEST_PG_BIN chooses other programs for the embedded one. `conftest.py` imports the fixtures;
 `running_postgres` is for tests that need a server to themselves.
 
 Roles belong to a server, not to a database: a test that makes them would change what a later one sees. So they
@@ -151,13 +151,13 @@ def _disconnect(server_url: str) -> None:
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """Return the URL of the server of this session; no test uses the database that it names."""
-    given = os.environ.get("GANG_EXTENDER_TEST_DATABASE_URL")
+    given = os.environ.get("GX_TEST_DATABASE_URL")
     if given:
         run(make_roles(given, given))
         yield plain_url(given)
         _disconnect(plain_url(given))
         return
-    pg_bin = os.environ.get("GANG_EXTENDER_TEST_PG_BIN")
+    pg_bin = os.environ.get("GX_TEST_PG_BIN")
     with running_postgres(pg_bin=Path(pg_bin) if pg_bin else None) as server:
         run(make_roles(server.url, server.url))
         yield server.url

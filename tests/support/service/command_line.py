@@ -13,14 +13,6 @@ from unittest import mock
 
 from extender.cli.main import main
 
-# Variables of the tests themselves, about which the program would warn.
-OF_TESTS = ("GANG_EXTENDER_TEST_", "GANG_EXTENDER_E2E", "GANG_EXTENDER_WRITE_GOLDEN")
-
-
-def product_environ() -> dict[str, str]:
-    """Return the environment without the variables of the tests."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(OF_TESTS)}
-
 
 def run_command(*words: str, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
     """Run `gang-extender` with these arguments to its end and return its exit code and output, without a process.
@@ -45,7 +37,7 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
-        mock.patch.dict(os.environ, {**product_environ(), **environ}, clear=True),
+        mock.patch.dict(os.environ, environ),
         mock.patch.object(sys, "argv", ["gang-extender", *words]),
         mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()))),
         contextlib.redirect_stdout(out),

@@ -1,6 +1,6 @@
 """docs/how-to/explain-at.md: every first line of `explain --at`, from one log.
 
-GANG_EXTENDER_WRITE_GOLDEN=1 writes the lines into the document instead.
+GX_TEST_WRITE_GOLDEN=1 writes the lines into the document instead.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ async def lines() -> list[str]:
 async def test_the_first_lines_are_those_in_the_document() -> None:
     printed = "\n".join(await lines()) + "\n"
     head, _, block = PAGE.read_text().partition("    $ gang-extender explain ns/low")
-    if os.environ.get("GANG_EXTENDER_WRITE_GOLDEN"):
+    if os.environ.get("GX_TEST_WRITE_GOLDEN"):
         PAGE.write_text(head + printed)
         return
     assert f"    $ gang-extender explain ns/low{block}" == printed

@@ -67,7 +67,7 @@ async def test_the_tree_in_the_guide_is_what_is_printed(name, tmp_path, monkeypa
 
 @pytest.mark.parametrize("file", PICTURED)
 def test_a_picture_has_the_nodes_of_the_plan(file, tmp_path):
-    """GANG_EXTENDER_WRITE_GOLDEN=1 writes it into the page instead."""
+    """GX_TEST_WRITE_GOLDEN=1 writes it into the page instead."""
     page = DOCS / "how-to" / "topology.md"
     text = page.read_text()
     begin = text.index(f"`{file}`:\n\n```yaml\n") + len(f"`{file}`:\n\n```yaml\n")
@@ -83,7 +83,7 @@ def test_a_picture_has_the_nodes_of_the_plan(file, tmp_path):
     picture = _picture([*yaml.safe_load_all(cluster.read_text())], gang)
     start = text.index("```text\n", begin) + len("```text\n")
     end = text.index("```", start)
-    if os.environ.get("GANG_EXTENDER_WRITE_GOLDEN"):
+    if os.environ.get("GX_TEST_WRITE_GOLDEN"):
         page.write_text(text[:start] + picture + text[end:])
     else:
         assert text[start:end] == picture
