@@ -10,7 +10,6 @@ import msgspec
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.model.scheduling_constraints import SliceLevel
-from extender.core.planner.model.leaf_slices import with_slices
 from extender.core.planner.plan_types import (
     Plan,
     PlanExclusive,
@@ -19,6 +18,7 @@ from extender.core.planner.plan_types import (
     PlanNear,
     PlanNode,
     PlanRequest,
+    with_slices,
 )
 from extender.core.planner.planning import NodeTable, plan
 from tests.bench.figures import Figure, Scale

@@ -24,14 +24,13 @@ from extender.core.model.object_identity import (
     changed_keys,
 )
 from extender.core.model.pod_groups import Tree
-from extender.core.planner.plan_types import GIVEN, Plan, PlanRequest, Refusal, Verdict
+from extender.core.planner.plan_types import GIVEN, Evictable, Plan, PlanRequest, Refusal, Verdict
 from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.victim_search import (
     NoPreemption,
     PreemptionVerdict,
     may_trigger_preemption,
 )
-from extender.core.planner.preemption_types import Evictable
 from extender.core.preempt.disruption_units import may_preempt
 from extender.core.preempt.preemption_lifecycle import (
     EvictionContext,

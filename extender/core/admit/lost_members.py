@@ -19,13 +19,13 @@ from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import Tree
 from extender.core.model.scheduling_constraints import LostMembers
 from extender.core.planner.explain.relaxation_solver import map_groups, walk
-from extender.core.planner.model.leaf_slices import object_key
 from extender.core.planner.plan_types import (
     PlanGroup,
     PlanNode,
     PlanRequest,
     Refusal,
     Verdict,
+    object_key,
     satisfied_by_bound,
 )
 

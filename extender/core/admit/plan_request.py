@@ -31,14 +31,15 @@ from extender.core.model.object_identity import IdentityMemo, changed_keys
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod, PodShape
 from extender.core.model.scheduling_constraints import SliceLevel
-from extender.core.planner.model.leaf_slices import RANK_STEP, with_slices
 from extender.core.planner.plan_types import (
+    RANK_STEP,
     NodeRejection,
     PlanBound,
     PlanGroup,
     PlanMember,
     PlanNear,
     PlanRequest,
+    with_slices,
 )
 from extender.core.workloads.kinds.job_kind import INDEX_LABEL as COMPLETION_INDEX
 from extender.core.workloads.kinds.jobset_kind import JOB_INDEX_LABEL

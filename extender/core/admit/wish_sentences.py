@@ -14,8 +14,7 @@ import msgspec
 from extender.core.log.events import GroupRecord, WishRecord
 from extender.core.model.ids import GroupKey
 from extender.core.model.message_formatting import counted, join_names
-from extender.core.planner.model.leaf_slices import object_key
-from extender.core.planner.plan_types import WishOutcome
+from extender.core.planner.plan_types import WishOutcome, object_key
 
 SHOWN_MAX: Final = 3  # sentences of one tree in a message; `explain` and the API have all
 _HOSTNAME: Final = "kubernetes.io/hostname"

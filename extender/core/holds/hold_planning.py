@@ -48,14 +48,15 @@ from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     PLANNER_VERSION,
+    Evictable,
     Plan,
     PlanGroup,
     PlanNode,
     PlanRequest,
+    PlanVictim,
     domain_keys,
 )
 from extender.core.planner.preempt.post_eviction_view import without
-from extender.core.planner.preemption_types import Evictable, PlanVictim
 
 # --- whose turn it is
 HOLDS_MAX: Final = 4  # at a time, in the whole cluster

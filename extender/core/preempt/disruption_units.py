@@ -22,7 +22,7 @@ from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
 from extender.core.model.pods import EXEMPT_NAMESPACES, BudgetIndex, Pod, PodShape
-from extender.core.planner.preemption_types import (
+from extender.core.planner.plan_types import (
     MINUTE_US,
     Evictable,
     PlanBudget,

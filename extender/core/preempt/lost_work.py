@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import msgspec
 
 from extender.core.model.pods import CHECKPOINT_ANNOTATION, FILLED_IN_US, Pod
-from extender.core.planner.preemption_types import MINUTE_US, work_min
+from extender.core.planner.plan_types import MINUTE_US, work_min
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _Instant = Annotated[datetime, msgspec.Meta(tz=True)]

@@ -33,11 +33,18 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.visibility import Visibility, is_hidden, name_for, namespace_of
-from extender.core.planner.plan_types import PLANNER_VERSION, Plan, PlanNode, PlanRequest
+from extender.core.planner.plan_types import (
+    PLANNER_VERSION,
+    Evictable,
+    Plan,
+    PlanDomain,
+    PlanNode,
+    PlanRequest,
+    PlanUnit,
+)
 from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.planner.preempt.victim_cost import NO_PRIORITY, VictimCost
 from extender.core.planner.preempt.victim_search import PreemptionPlan
-from extender.core.planner.preemption_types import Evictable, PlanDomain, PlanUnit
 from extender.core.preempt.disruption_units import EvictableContext, evictable_for
 from extender.core.preempt.unbound_gang_members import (
     POD_UNIT_PREFIX,

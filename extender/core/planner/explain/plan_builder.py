@@ -14,7 +14,6 @@ from extender.core.planner.explain.rank_order import (
     seats_by_rank,
     with_groups_in_order,
 )
-from extender.core.planner.model.leaf_slices import group_name, object_key
 from extender.core.planner.model.node_scores import uncounted_preferences
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, given
 from extender.core.planner.plan_types import (
@@ -26,6 +25,8 @@ from extender.core.planner.plan_types import (
     SearchEffort,
     WishOutcome,
     domain_keys,
+    group_name,
+    object_key,
     waiting_reasons,
 )
 from extender.core.planner.solve.greedy_placement import Solution

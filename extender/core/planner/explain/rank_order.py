@@ -19,7 +19,6 @@ import numpy as np
 from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey
-from extender.core.planner.model.leaf_slices import object_key
 from extender.core.planner.model.node_table import Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.plan_types import (
@@ -29,6 +28,7 @@ from extender.core.planner.plan_types import (
     PlanRequest,
     WishOutcome,
     WishValue,
+    object_key,
 )
 from extender.core.planner.solve.greedy_placement import Solution
 

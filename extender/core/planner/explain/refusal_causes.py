@@ -26,7 +26,6 @@ from extender.core.planner.explain.relaxation_solver import (
     walk,
 )
 from extender.core.planner.model.interpod_constraints import rule_text
-from extender.core.planner.model.leaf_slices import group_name
 from extender.core.planner.model.node_filters import (
     CORDON,
     selected,
@@ -48,6 +47,7 @@ from extender.core.planner.plan_types import (
     PlanNode,
     PlanRequest,
     domain_keys,
+    group_name,
 )
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve

@@ -14,9 +14,6 @@ import msgspec
 from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, PodUid
-from extender.core.planner.model.leaf_slices import (
-    slice_pods,
-)
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options, compile_request
 from extender.core.planner.plan_types import (
@@ -31,6 +28,7 @@ from extender.core.planner.plan_types import (
     is_required,
     required_names,
     satisfied_by_bound,
+    slice_pods,
     threshold,
 )
 from extender.core.planner.solve.solver_pipeline import solve

@@ -29,14 +29,6 @@ from extender.core.planner.explain.relaxation_solver import (
     walk,
 )
 from extender.core.planner.explain.shortfalls import diagnose
-from extender.core.planner.model.leaf_slices import (
-    group_name,
-    is_slice,
-    is_sliced,
-    minimum_pods,
-    object_key,
-    slice_pods,
-)
 from extender.core.planner.model.node_filters import without_selectors, without_volumes
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options, PlacementProblem
@@ -50,9 +42,15 @@ from extender.core.planner.plan_types import (
     Relaxation,
     admissible,
     domain_keys,
+    group_name,
     is_leaf,
+    is_slice,
+    is_sliced,
+    minimum_pods,
+    object_key,
     present,
     required_names,
+    slice_pods,
     threshold,
 )
 from extender.core.planner.solve.solver_pipeline import Solved

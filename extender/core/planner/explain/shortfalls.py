@@ -23,12 +23,11 @@ from extender.core.planner.explain.refusal_causes import (
     groups_below,
     volume_text,
 )
-from extender.core.planner.model.leaf_slices import group_name, is_slice, parts_word
 from extender.core.planner.model.node_filters import selected, tolerated, without_volumes
 from extender.core.planner.model.node_table import Ints
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, open_nodes
 from extender.core.planner.model.upper_bounds import best_inside, capacity_of
-from extender.core.planner.plan_types import PlanRequest
+from extender.core.planner.plan_types import PlanRequest, group_name, is_slice, parts_word
 from extender.core.planner.solve.solver_pipeline import Solved
 
 LINES_MAX = 8

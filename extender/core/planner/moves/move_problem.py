@@ -21,14 +21,16 @@ from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import Bools, Ints, NodeTable
 from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
+    Evictable,
     Plan,
     PlanGroup,
     PlanNode,
     PlanRequest,
+    PlanUnit,
+    PlanVictim,
     SearchEffort,
 )
 from extender.core.planner.preempt.post_eviction_view import PostEvictionCapacity
-from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
 
 MovesOutcome = Literal["fits", "moves", "impossible", "unknown"]
 _NO_TREE = PlanGroup(key=GroupKey("", "", "PodGroup"), basic=True)

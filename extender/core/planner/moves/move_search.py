@@ -30,10 +30,9 @@ from extender.core.planner.moves.moves_cp_sat import (
     empty_exactly,
     make_room_exactly,
 )
-from extender.core.planner.plan_types import Plan, Refusal, SearchEffort
+from extender.core.planner.plan_types import Evictable, Plan, Refusal, SearchEffort
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.victim_search import BUDGETS, NoPreemption, preempt
-from extender.core.planner.preemption_types import Evictable
 
 CHOICES_MAX = 64  # choices of sets that are tried one after the other
 ROUNDS_MAX = 8  # searches for pods to move, each without those that had no place in the one before

@@ -18,9 +18,9 @@ import numpy as np
 
 from extender.core.planner.model.node_table import Bools
 from extender.core.planner.model.problem import CompiledGroup
+from extender.core.planner.plan_types import PlanUnit
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
 from extender.core.planner.preempt.victim_cost import NO_PRIORITY, CostModel, VictimCost
-from extender.core.planner.preemption_types import PlanUnit
 
 BILLS_MAX = 20_000  # costs of a node that are computed, in all
 

@@ -25,13 +25,16 @@ from extender.core.planner.model.node_filters import ANY_ADDRESS, port_axes, por
 from extender.core.planner.model.node_table import Bools, Ints, NodeTable, count_fitting
 from extender.core.planner.model.problem import PlacementProblem, compile_request
 from extender.core.planner.plan_types import (
+    Evictable,
+    PlanDomain,
     PlanExclusive,
     PlanGroup,
     PlanNode,
     PlanRequest,
     PlanRule,
+    PlanUnit,
+    PlanVictim,
 )
-from extender.core.planner.preemption_types import Evictable, PlanDomain, PlanUnit, PlanVictim
 from extender.core.planner.solve.greedy_placement import Solution
 
 BASES_MAX = 64  # problems that are kept, one for each combination of counted units that are evicted

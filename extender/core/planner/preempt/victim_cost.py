@@ -14,9 +14,8 @@ import numpy as np
 
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
-from extender.core.planner.plan_types import PlanRequest
+from extender.core.planner.plan_types import Evictable, PlanRequest, PlanUnit
 from extender.core.planner.preempt.post_eviction_view import PostEvictionCapacity
-from extender.core.planner.preemption_types import Evictable, PlanUnit
 
 NO_PRIORITY = -(2**31) - 1  # the highest priority of an empty set: below every priority
 PRIORITY_OFFSET = 2**31  # makes every priority positive

@@ -31,10 +31,12 @@ from extender.core.planner.model.problem import PlacementProblem, compile_reques
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import (
     EVICTING,
+    Evictable,
     Plan,
     PlanGroup,
     PlanRequest,
     PlanRule,
+    PlanUnit,
     Refusal,
     SearchEffort,
     Verdict,
@@ -56,7 +58,6 @@ from extender.core.planner.preempt.victim_cost import (
     CostModel,
     VictimCost,
 )
-from extender.core.planner.preemption_types import Evictable, PlanUnit
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.preferred_topology import grant_preferred, has_wishes
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve

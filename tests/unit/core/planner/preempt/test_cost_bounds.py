@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 
+from extender.core.planner.plan_types import PlanGang
 from extender.core.planner.planning import NodeTable
 from extender.core.planner.preempt import victim_search
 from extender.core.planner.preempt.candidate_domains import CandidateDomains
@@ -16,7 +17,6 @@ from extender.core.planner.preempt.min_cost_cp_sat import CheapestVictims, find_
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
 from extender.core.planner.preempt.victim_cost import CostModel
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
-from extender.core.planner.preemption_types import PlanGang
 from tests.support.hypothesis_profile import examples
 from tests.support.planning.random_trees import crowded
 from tests.support.victims.full_clusters import full_clusters
