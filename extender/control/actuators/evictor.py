@@ -33,7 +33,7 @@ from extender.core.model.visibility import (
     namespace_of,
     readers_of,
 )
-from extender.core.preempt.lost_work import lost_work_min
+from extender.core.preempt.disruption_units import lost_work_min
 from extender.core.preempt.preemption_lifecycle import (
     EVICTION_BY_REASON,
     EvictionContext,

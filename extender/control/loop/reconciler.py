@@ -18,7 +18,7 @@ from extender.control.admission.loop_parts import LoopParts
 from extender.core.admit.node_rejections import decide_rejections
 from extender.core.admit.readmission_backoff import ROUNDS_FREE, ReadmissionLoop
 from extender.core.capacity.replacement_holds import expired_holds
-from extender.core.holds.capacity_hold_ends import decide_hold_ends
+from extender.core.holds.hold_planning import decide_hold_ends
 from extender.core.log.each_gang import EachGang
 from extender.core.log.events import (
     CapacityUseReason,
@@ -36,8 +36,7 @@ from extender.core.log.reservation_state import (
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NIL_GANG, GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
-from extender.core.preempt.preemption_lifecycle import decide_evictions
-from extender.core.preempt.preemption_takeover import takeovers_by_pods
+from extender.core.preempt.preemption_lifecycle import decide_evictions, takeovers_by_pods
 from extender.core.reconcile.cluster_reconciliation import (
     losses_without_cause,
 )

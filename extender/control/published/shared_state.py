@@ -15,8 +15,8 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import PodEnd
 from extender.core.preempt.preemption_lifecycle import EvictionContext
+from extender.core.reconcile.cluster_reconciliation import PredictedLosses
 from extender.core.reconcile.drift import ReconcileContext
-from extender.core.reconcile.predicted_replacements import PredictedLosses
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import ObjectFaults
 from extender.settings import Settings

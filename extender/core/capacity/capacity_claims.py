@@ -3,9 +3,9 @@
 | kind | made by | kept from | counts until | ends (event; rules) |
 |---|---|---|---|---|
 | reservation | an admission | everyone in a plan; in filter pods of equal or lower priority, those of a tree that preempts also from higher ones that have another node | its pod is assigned | `PodBound`, `ReservationReleased`; `cluster_reconciliation` |
-| preemption | a plan of victims | others of equal or lower priority; while it has not ended also from higher ones that have another node | its pod is assigned, or pods that it waits for still use it | the reservations of the preemptor, `PreemptionCompleted`, `PreemptionCancelled`; `preemption_lifecycle`, `preemption_takeover` |
+| preemption | a plan of victims | others of equal or lower priority; while it has not ended also from higher ones that have another node | its pod is assigned, or pods that it waits for still use it | the reservations of the preemptor, `PreemptionCompleted`, `PreemptionCancelled`; `preemption_lifecycle` |
 | replacement | the end of a member | others of equal or lower priority | a new member has a reservation; the lost one counts itself while it terminates | `ReservationReleased`; `replacement_holds` |
-| hold | a long wait | others of equal or lower priority, but for the replacements of their lost members | its pod is assigned | `CapacityHoldReleased`; `capacity_hold_ends` |
+| hold | a long wait | others of equal or lower priority, but for the replacements of their lost members | its pod is assigned | `CapacityHoldReleased`; `hold_planning` |
 | move | moves that are under way | others of equal or lower priority | its replacement has a reservation there | `MoveCompleted`, `MovesEnded`; `moves_lifecycle` |
 
 Also which claims do not fit on an oversubscribed node.

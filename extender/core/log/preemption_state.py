@@ -7,7 +7,7 @@ earlier ones terminate (E-2, P15).
 
 The capacity of the planned assignments is claimed for the preemptor from the plan on, also while victims still use
 it: for all other pods a node has the smaller of what is free now and what will be free when the victims are gone and
-the preemptor runs. A preemptor of higher priority can take the claim over (`core/preempt/preemption_takeover`).
+the preemptor runs. A preemptor of higher priority can take the claim over (`core/preempt/preemption_lifecycle`).
 The claim ends with the admission of the preemptor, whose reservations then hold the capacity, or with the preemption.
 After a takeover on some nodes the claims of a tree on the other nodes stay until the begun victims are gone, because
 the tree is planned again then.

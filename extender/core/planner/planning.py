@@ -14,13 +14,13 @@ from msgspec import UNSET, UnsetType
 
 from extender.core.model.message_formatting import counted
 from extender.core.planner.explain.plan_builder import make_plan, without_extras
+from extender.core.planner.explain.refusal_causes import diagnose
 from extender.core.planner.explain.relaxation_solver import map_groups
 from extender.core.planner.explain.relaxations import (
     RefusalExplanation,
     explain,
     explain_contradiction,
 )
-from extender.core.planner.explain.shortfalls import diagnose
 from extender.core.planner.model.node_table import FIT_MAX, NodeTable
 from extender.core.planner.model.problem import Options, compile_request, given
 from extender.core.planner.model.upper_bounds import bound_all

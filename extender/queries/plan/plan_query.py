@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from extender.core.admit.gang_sentences import WishLine, plan_lines
 from extender.core.admit.node_rejections import NodeRejections
 from extender.core.admit.plan_request import (
     TreeParts,
@@ -23,7 +24,6 @@ from extender.core.admit.plan_request import (
     ruled_part,
 )
 from extender.core.admit.tree_warnings import collect_warnings, template_mismatches
-from extender.core.admit.wish_sentences import WishLine, plan_lines
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod

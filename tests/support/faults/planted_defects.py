@@ -48,7 +48,7 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
         "if changed and not started:", "changed = {}\n    if changed:",
     ),
     "wrong sign: a refusal holds while nodes gain capacity": (
-        "core.admit.refusal_validity", "_less",
+        "core.admit.verdict_events", "_less",
         "now.free.get(name, 0) <= amount", "now.free.get(name, 0) >= amount",
     ),
     "a refusal holds although its append failed": (
@@ -77,7 +77,7 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
         "if priority > self.tree.root.priority or pod.uid in self.own or exempt:",
     ),
     "a capacity hold never ends": (
-        "core.holds.capacity_hold_ends", "decide_hold_ends", "def end_of(hold: CapacityHold) -> Iterator[NewEvent]:",
+        "core.holds.hold_planning", "decide_hold_ends", "def end_of(hold: CapacityHold) -> Iterator[NewEvent]:",
         "def end_of(hold: CapacityHold) -> Iterator[NewEvent]:\n        return\n        yield",
     ),
     "writes go on after the lease has run out": (

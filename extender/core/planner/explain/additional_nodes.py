@@ -11,8 +11,8 @@ import numpy as np
 from msgspec import UnsetType
 
 from extender.core.model.ids import NodeName
+from extender.core.planner.explain.refusal_causes import failing, held_in, placeable
 from extender.core.planner.explain.relaxation_solver import PlacementRequirement
-from extender.core.planner.explain.shortfalls import failing, held_in, placeable
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import FIT_MAX, Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, open_nodes

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.core.admit.verdict_events import decide_verdict
-from extender.core.holds.capacity_hold_ends import decide_hold_ends
+from extender.core.holds.hold_planning import decide_hold_ends
 from extender.core.log.each_gang import EachGang
 from extender.core.log.events import CapacityHoldReleased
 from extender.core.model.cluster_view import without_node

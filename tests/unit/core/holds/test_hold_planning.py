@@ -12,11 +12,11 @@ from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
 from extender.core.admit.verdict_events import EventContext, decide_verdict
 from extender.core.capacity.capacity_claims import held_back
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.holds.capacity_hold_ends import decide_hold_ends
 from extender.core.holds.hold_planning import (
     HOLDS_MAX,
     HoldRequests,
     decide_hold,
+    decide_hold_ends,
     trees_to_hold_for,
 )
 from extender.core.log.events import CapacityHoldReleased

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
-from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
+from extender.core.admit.verdict_events import ComparedNodes, would_be_refused
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.codec.request_codec import Decoder, Encoder, encode
