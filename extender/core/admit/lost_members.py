@@ -18,15 +18,16 @@ from extender.core.model.cluster_view import ClusterView, with_pod
 from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import Tree
 from extender.core.model.scheduling_constraints import LostMembers
-from extender.core.planner.explain.relaxation_solver import map_groups, walk
 from extender.core.planner.plan_types import (
     PlanGroup,
     PlanNode,
     PlanRequest,
     Refusal,
     Verdict,
+    map_groups,
     object_key,
     satisfied_by_bound,
+    walk,
 )
 
 _PROVED: Final = "impossible"  # outcome of the last decision

@@ -10,7 +10,7 @@ claims. Taking that capacity evicts no pod. Terminating pods are in no unit: the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -762,3 +762,48 @@ def _needs(leaf: PlanGroup, parts: Sequence[_Part]) -> list[int]:
         needs[at] += more
         left -= more
     return needs
+
+
+# --- other requirements of groups
+
+
+class RequirementChange(msgspec.Struct, frozen=True):
+    """Other requirements of one group; None leaves one as it is."""
+
+    minimum: int | None = None  # of a group with slices in pods
+    topology: tuple[str, ...] | None = None
+    shares: bool = False  # it may be in a domain that others have, still one
+
+    def of(self, group: PlanGroup) -> PlanGroup:
+        """Return the changed group."""
+        if self.minimum is not None:
+            # pods, in slices if there are any
+            parts = -(-self.minimum // max(slice_pods(group), 1))
+            group = msgspec.structs.replace(group, basic=False, minimum=parts)
+            if not self.minimum:  # nothing is required then
+                group = msgspec.structs.replace(group, required=UNSET)
+        if self.topology is not None:
+            group = msgspec.structs.replace(group, topology=self.topology, exclusive=UNSET)
+        elif self.shares:
+            group = msgspec.structs.replace(group, topology=domain_keys(group), exclusive=UNSET)
+        return group
+
+
+Changes: TypeAlias = Mapping[GroupKey, RequirementChange]
+UNCHANGED = RequirementChange()
+
+
+def changed_tree(root: PlanGroup, changes: Changes) -> PlanGroup:
+    """Return the tree with changed groups."""
+    return map_groups(root, lambda group: changes.get(group.key, UNCHANGED).of(group))
+
+
+def map_groups(group: PlanGroup, change: Callable[[PlanGroup], PlanGroup]) -> PlanGroup:
+    """Apply a change to every group of a tree."""
+    children = tuple(map_groups(child, change) for child in group.groups)
+    return change(msgspec.structs.replace(group, groups=children))
+
+
+def walk(group: PlanGroup) -> list[PlanGroup]:
+    """List the groups of a tree, parents first."""
+    return [group, *(g for child in group.groups for g in walk(child))]

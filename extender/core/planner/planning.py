@@ -15,7 +15,6 @@ from msgspec import UNSET, UnsetType
 from extender.core.model.message_formatting import counted
 from extender.core.planner.explain.plan_builder import make_plan, without_extras
 from extender.core.planner.explain.refusal_causes import diagnose
-from extender.core.planner.explain.relaxation_solver import map_groups
 from extender.core.planner.explain.relaxations import (
     RefusalExplanation,
     explain,
@@ -39,6 +38,7 @@ from extender.core.planner.plan_types import (
     Verdict,
     WhenEmpty,
     admissible,
+    map_groups,
     waiting_reasons,
 )
 from extender.core.planner.solve.preferred_topology import (

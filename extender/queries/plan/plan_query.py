@@ -33,7 +33,6 @@ from extender.core.model.message_formatting import counted, did_you_mean, join_n
 from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key, too_deep_text
 from extender.core.model.pods import ABSENT, RESOURCE_CLAIM, UNBOUND, Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
-from extender.core.planner.explain.relaxation_solver import map_groups
 from extender.core.planner.explain.relaxations import evicting
 from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
@@ -43,6 +42,7 @@ from extender.core.planner.plan_types import (
     Relaxation,
     SearchEffort,
     WhenEmpty,
+    map_groups,
 )
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.judgement import Judgement, judge

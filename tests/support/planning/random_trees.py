@@ -19,7 +19,6 @@ from extender.core.model.pods import (
     SelectorTerm,
     Toleration,
 )
-from extender.core.planner.explain.relaxation_solver import walk
 from extender.core.planner.model.interpod_constraints import compile_rules
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
@@ -37,6 +36,7 @@ from extender.core.planner.plan_types import (
     PlanRule,
     PlanUnit,
     PlanVictim,
+    walk,
 )
 from extender.core.planner.preempt.post_eviction_view import without
 

@@ -12,11 +12,16 @@ from msgspec import UnsetType
 
 from extender.core.model.ids import NodeName
 from extender.core.planner.explain.refusal_causes import failing, held_in, placeable
-from extender.core.planner.explain.relaxation_solver import PlacementRequirement
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import FIT_MAX, Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, open_nodes
-from extender.core.planner.plan_types import AddedNodes, PlanNode, PlanRequest, Relaxation
+from extender.core.planner.plan_types import (
+    AddedNodes,
+    ConflictKind,
+    PlanNode,
+    PlanRequest,
+    Relaxation,
+)
 from extender.core.planner.solve.solver_pipeline import Solved
 
 NODES_ADDED_MAX = 1_000
@@ -33,7 +38,7 @@ FitsWith = Callable[[tuple[PlanNode, ...]], bool | None]
 def more_nodes(
     solved: Solved,
     request: PlanRequest,
-    conflict: list[PlacementRequirement],
+    kinds: set[ConflictKind],
     fits_with: FitsWith,
 ) -> list[Relaxation]:
     """Return additional empty nodes with which the tree fits; nothing if the search finds none.
@@ -43,11 +48,12 @@ def more_nodes(
     Nodes for one leaf in one domain are tried first, then for several leaves together, then nodes of every kind.
 
     Args:
+        kinds: Those of the requirements that conflict.
         fits_with: Returns whether the tree fits with some more nodes; None: not found within the budget.
     """
-    search = _NodeSearch(solved, request, fits_with)
-    if not search.can_help(conflict):
+    if kinds.isdisjoint({"resources", "selector"}):
         return []
+    search = _NodeSearch(solved, request, fits_with)
     counts = search.for_shortfalls() or search.of_any_kind()
     return [search.relaxation(counts)] if counts else []
 
@@ -78,11 +84,6 @@ class _NodeSearch:
         self._known: dict[frozenset[tuple[NodeName, int]], bool | None] = {}
         # a new node is one more domain over which pods must be spread
         self.harmless = not any(rule.kind == "spread" for rule in request.rules)
-
-    def can_help(self, conflict: list[PlacementRequirement]) -> bool:
-        """Return whether more nodes change a requirement of the conflict; selectors only if one names nodes."""
-        kinds = {r.kind for r in conflict}
-        return bool(kinds & {"resources", "selector"})
 
     def fits(self, counts: Counts) -> bool:
         """Return whether the tree fits with so many more nodes."""

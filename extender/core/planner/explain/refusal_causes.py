@@ -21,12 +21,6 @@ from extender.core.model.ids import NodeName
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import NodeSelector, PodShape, Toleration
-from extender.core.planner.explain.relaxation_solver import (
-    RequirementChange,
-    changed_tree,
-    map_groups,
-    walk,
-)
 from extender.core.planner.model.interpod_constraints import rule_text
 from extender.core.planner.model.node_filters import (
     CORDON,
@@ -50,10 +44,14 @@ from extender.core.planner.plan_types import (
     PlanGroup,
     PlanNode,
     PlanRequest,
+    RequirementChange,
+    changed_tree,
     domain_keys,
     group_name,
     is_slice,
+    map_groups,
     parts_word,
+    walk,
 )
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve

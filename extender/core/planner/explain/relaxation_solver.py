@@ -6,74 +6,33 @@ Two changed trees that differ only in which of several interchangeable groups is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
 
 import msgspec
-from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options, compile_request
 from extender.core.planner.plan_types import (
+    UNCHANGED,
+    Changes,
     ConflictKind,
     ConflictPart,
     NodeRejection,
     PlanGroup,
     PlanRequest,
+    RequirementChange,
     admissible,
-    domain_keys,
+    changed_tree,
     is_leaf,
     is_required,
     required_names,
     satisfied_by_bound,
-    slice_pods,
     threshold,
+    walk,
 )
 from extender.core.planner.solve.solver_pipeline import solve
-
-
-class RequirementChange(msgspec.Struct, frozen=True):
-    """Other requirements of one group; None leaves one as it is."""
-
-    minimum: int | None = None  # of a group with slices in pods
-    topology: tuple[str, ...] | None = None
-    shares: bool = False  # it may be in a domain that others have, still one
-
-    def of(self, group: PlanGroup) -> PlanGroup:
-        """Return the changed group."""
-        if self.minimum is not None:
-            # pods, in slices if there are any
-            parts = -(-self.minimum // max(slice_pods(group), 1))
-            group = msgspec.structs.replace(group, basic=False, minimum=parts)
-            if not self.minimum:  # nothing is required then
-                group = msgspec.structs.replace(group, required=UNSET)
-        if self.topology is not None:
-            group = msgspec.structs.replace(group, topology=self.topology, exclusive=UNSET)
-        elif self.shares:
-            group = msgspec.structs.replace(group, topology=domain_keys(group), exclusive=UNSET)
-        return group
-
-
-Changes: TypeAlias = Mapping[GroupKey, RequirementChange]
-UNCHANGED = RequirementChange()
-
-
-def changed_tree(root: PlanGroup, changes: Changes) -> PlanGroup:
-    """Return the tree with changed groups."""
-    return map_groups(root, lambda group: changes.get(group.key, UNCHANGED).of(group))
-
-
-def map_groups(group: PlanGroup, change: Callable[[PlanGroup], PlanGroup]) -> PlanGroup:
-    """Apply a change to every group of a tree."""
-    children = tuple(map_groups(child, change) for child in group.groups)
-    return change(msgspec.structs.replace(group, groups=children))
-
-
-def walk(group: PlanGroup) -> list[PlanGroup]:
-    """List the groups of a tree, parents first."""
-    return [group, *(g for child in group.groups for g in walk(child))]
 
 
 class TreeForms:

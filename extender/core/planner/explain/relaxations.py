@@ -21,13 +21,7 @@ from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.pods import PodRule, PodShape
 from extender.core.planner.explain.additional_nodes import more_nodes, with_added
 from extender.core.planner.explain.refusal_causes import closed_texts, diagnose, volume_text
-from extender.core.planner.explain.relaxation_solver import (
-    PlacementRequirement,
-    RequirementChange,
-    RequirementSolver,
-    changed_tree,
-    walk,
-)
+from extender.core.planner.explain.relaxation_solver import PlacementRequirement, RequirementSolver
 from extender.core.planner.model.node_filters import without_selectors, without_volumes
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import Options, PlacementProblem
@@ -39,7 +33,9 @@ from extender.core.planner.plan_types import (
     PlanNode,
     PlanRequest,
     Relaxation,
+    RequirementChange,
     admissible,
+    changed_tree,
     domain_keys,
     group_name,
     is_leaf,
@@ -51,6 +47,7 @@ from extender.core.planner.plan_types import (
     required_names,
     slice_pods,
     threshold,
+    walk,
 )
 from extender.core.planner.solve.solver_pipeline import Solved
 
@@ -238,7 +235,7 @@ def relaxations(
         return solver.fits(request, node_table, Options())
 
     with solver.limited_to(NODES_PART):
-        nodes = more_nodes(solved, solver.request, conflict, fits_with)
+        nodes = more_nodes(solved, solver.request, {r.kind for r in conflict}, fits_with)
     with solver.limited_to(OTHERS_PART):
         others = [*itertools.islice(_others(solver, conflict), RELAXATIONS_MAX)]
     lower = _lower_minimum(solver, conflict)  # last: this takes the most solves

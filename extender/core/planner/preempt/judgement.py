@@ -13,7 +13,6 @@ import msgspec
 from extender.core.model.ids import NodeName
 from extender.core.model.visibility import Visibility, name_for
 from extender.core.planner.explain.additional_nodes import with_counts
-from extender.core.planner.explain.relaxation_solver import walk
 from extender.core.planner.explain.relaxations import (
     RefusalExplanation,
     evicting,
@@ -34,6 +33,7 @@ from extender.core.planner.plan_types import (
     Verdict,
     slice_pods,
     threshold,
+    walk,
 )
 from extender.core.planner.planning import compared_with_empty, plan
 from extender.core.planner.preempt.post_eviction_view import without

@@ -2,7 +2,7 @@
 
 The model of `solve.cp_sat_placement` with a boolean per unit (evicted or not), and with the capacity that evicted
 units free on their nodes. The parts of the cost are minimised one after the other; each is then a constraint.
-Only units that a cheaper set than the one found first can have are in the model (`cost_bounds`).
+Only units that a cheaper set than the one found first can have are in the model (`CostBounds`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from extender.core.planner.model.interpod_constraints import SpreadDomains
 from extender.core.planner.model.node_table import Bools, Ints
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
-from extender.core.planner.preempt.cost_bounds import Promising
+from extender.core.planner.preempt.candidate_domains import Promising
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
 from extender.core.planner.preempt.victim_cost import PRIORITY_OFFSET, CostModel, VictimCost
 from extender.core.planner.solve.cp_sat_placement import (

@@ -19,7 +19,6 @@ from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import HostPort, PodShape
-from extender.core.planner.explain.relaxation_solver import map_groups, walk
 from extender.core.planner.model.interpod_constraints import SpreadDomains, compile_rules
 from extender.core.planner.model.node_filters import ANY_ADDRESS, port_axes, port_request
 from extender.core.planner.model.node_table import Bools, Ints, NodeTable, count_fitting
@@ -34,6 +33,8 @@ from extender.core.planner.plan_types import (
     PlanRule,
     PlanUnit,
     PlanVictim,
+    map_groups,
+    walk,
 )
 from extender.core.planner.solve.greedy_placement import Solution
 

@@ -15,8 +15,12 @@ import numpy as np
 
 from extender.core.planner.model.node_table import Bools
 from extender.core.planner.model.upper_bounds import bound_all
-from extender.core.planner.preempt.candidate_domains import CandidateDomain, CandidateDomains
-from extender.core.planner.preempt.cost_bounds import CostBounds, Promising
+from extender.core.planner.preempt.candidate_domains import (
+    CandidateDomain,
+    CandidateDomains,
+    CostBounds,
+    Promising,
+)
 from extender.core.planner.preempt.post_eviction_view import EvictionBarrier, PostEvictionView
 from extender.core.planner.preempt.victim_cost import CostModel, VictimCost
 from extender.core.planner.solve.greedy_placement import (

@@ -24,7 +24,6 @@ from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.visibility import Visibility, name_for
 from extender.core.planner.explain.plan_builder import make_plan
 from extender.core.planner.explain.refusal_causes import diagnose, domain_phrase, shortfall
-from extender.core.planner.explain.relaxation_solver import walk
 from extender.core.planner.model.interpod_constraints import rule_text
 from extender.core.planner.model.node_table import Bools, NodeTable
 from extender.core.planner.model.problem import PlacementProblem, compile_request
@@ -42,6 +41,7 @@ from extender.core.planner.plan_types import (
     Verdict,
     satisfied_by_bound,
     threshold,
+    walk,
     without_lacking_members,
 )
 from extender.core.planner.planning import plan, status_of

@@ -10,8 +10,12 @@ from hypothesis import HealthCheck, given
 from extender.core.planner.plan_types import PlanGang
 from extender.core.planner.planning import NodeTable
 from extender.core.planner.preempt import victim_search
-from extender.core.planner.preempt.candidate_domains import CandidateDomains, EmptiedNodes
-from extender.core.planner.preempt.cost_bounds import CostBounds, Promising
+from extender.core.planner.preempt.candidate_domains import (
+    CandidateDomains,
+    CostBounds,
+    EmptiedNodes,
+    Promising,
+)
 from extender.core.planner.preempt.min_cost_cp_sat import CheapestVictims, find_cheapest
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
 from extender.core.planner.preempt.victim_cost import CostModel
