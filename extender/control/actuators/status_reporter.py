@@ -37,8 +37,12 @@ from extender.core.admit.tree_warnings import (
     collect_warnings,
     template_mismatches,
 )
-from extender.core.log.preemption_state import PendingPreemption
-from extender.core.log.reservation_state import EMPTY, GangState, ReservationState
+from extender.core.log.reservation_state import (
+    EMPTY,
+    GangState,
+    PendingPreemption,
+    ReservationState,
+)
 from extender.core.model.cluster_view import ClusterView, changed_groups, pods_by_leaf
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, GroupKey, PodUid

@@ -15,8 +15,12 @@ import msgspec
 
 from extender.core.capacity.capacity_claims import victims_are_gone
 from extender.core.log.events import CancelReason, NewEvent, PreemptionCancelled
-from extender.core.log.preemption_state import PendingPreemption
-from extender.core.log.reservation_state import GangState, ReservationState, reservations_on
+from extender.core.log.reservation_state import (
+    GangState,
+    PendingPreemption,
+    ReservationState,
+    reservations_on,
+)
 from extender.core.model.cluster_view import ClusterView, eviction_priority, groups_above
 from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.object_identity import (

@@ -18,8 +18,7 @@ from extender.core.log.gang_phase import (
     TAKEN,
     capacity_was_taken,
 )
-from extender.core.log.preemption_state import PendingPreemption
-from extender.core.log.reservation_state import GangState, LastDecision
+from extender.core.log.reservation_state import GangState, LastDecision, PendingPreemption
 from extender.core.log.visible_state import reduced_decision
 from extender.core.model.ids import GroupKey
 from extender.core.model.message_formatting import counted, join_names, spaced

@@ -18,8 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimKind
-from extender.core.log.preemption_state import PendingPreemption
-from extender.core.log.reservation_state import CapacityHold, ReservationState
+from extender.core.log.reservation_state import CapacityHold, PendingPreemption, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node

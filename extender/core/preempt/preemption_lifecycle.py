@@ -41,8 +41,7 @@ from extender.core.log.events import (
     ReservationReleased,
     VictimGone,
 )
-from extender.core.log.preemption_state import PendingPreemption, Victim
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.reservation_state import PendingPreemption, ReservationState, Victim
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import Epoch, GangUid, GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Tree, kind_of
@@ -442,7 +441,7 @@ def stuck_victims_text(
 #
 # The superseded preemptor is planned again without back-off, but units that it evicted and that were created again are
 # spared (`preemption_planning.recently_evicted_units`). Until the victims of begun units are gone, it keeps its claims on the other
-# nodes (`preemption_state.cancelled`).
+# nodes (`reservation_state.cancelled_preemption`).
 
 
 class TakeoverPreemptor(msgspec.Struct, frozen=True, kw_only=True):

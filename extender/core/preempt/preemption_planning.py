@@ -28,8 +28,7 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.preemption_state import EVICTION_MEMORY_US
-from extender.core.log.reservation_state import Reservation, ReservationState
+from extender.core.log.reservation_state import EVICTION_MEMORY_US, Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Tree, kind_of

@@ -11,8 +11,8 @@ import msgspec
 from extender.core.admit.exclusive_domains import ExclusiveDomains
 from extender.core.admit.gang_sentences import WishLine, anew_text, group_lines
 from extender.core.admit.plan_request import GATE, is_candidate, lacking_texts
+from extender.core.admit.readmission_backoff import WaitReason
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
-from extender.core.fairness.wait_reasons import WaitReason
 from extender.core.holds.hold_planning import HELD, HoldRefusal, hold_progress
 from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import (

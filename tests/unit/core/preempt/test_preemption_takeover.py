@@ -18,8 +18,7 @@ from extender.core.log.events import (
     ReservationReleased,
     VictimGone,
 )
-from extender.core.log.preemption_state import EVICTION_MEMORY_US
-from extender.core.log.reservation_state import EMPTY
+from extender.core.log.reservation_state import EMPTY, EVICTION_MEMORY_US
 from extender.core.model.ids import Epoch, NodeName, PlanId
 from extender.core.planner.codec.request_codec import decode, encode
 from extender.core.planner.plan_types import Plan
