@@ -37,6 +37,7 @@ from extender.core.planner.plan_types import (
     PlanGroup,
     PlanNode,
     PlanRequest,
+    PlanRule,
     Relaxation,
     RequirementChange,
     admissible,
@@ -320,7 +321,7 @@ def _of_nodes(
         text = f"cordoned nodes get no pods: {join_names([*cordoned])}"
         yield PlacementRequirement("taint", root, text, part="cordons")
     if request.rules:
-        text = f"rules about other pods hold: {join_names(rule_texts(request))}"
+        text = f"rules about other pods hold: {join_names(rule_texts(request.rules))}"
         yield PlacementRequirement("selector", root, text, part="podRules")
     if any(selector.volume for s in shapes for selector in s.selectors):
         text = f"pods run where their volumes are: {volume_text(shapes)}"
@@ -382,11 +383,10 @@ def cordoned_nodes(node_table: NodeTable) -> list[NodeName]:
     return [node_table.nodes[i].name for i in np.flatnonzero(node_table.cordoned()).tolist()]
 
 
-def rule_texts(request: PlanRequest) -> list[str]:
+def rule_texts(rules: Iterable[PlanRule]) -> list[str]:
     """Return the rules between pods as texts, each once; those of pods that are there already are marked."""
     texts = (
-        PodRule(r.kind, r.keys, ()).text + ("" if r.shapes else " of the pods there")
-        for r in request.rules
+        PodRule(r.kind, r.keys, ()).text + ("" if r.shapes else " of the pods there") for r in rules
     )
     return list(dict.fromkeys(texts))
 
@@ -486,15 +486,19 @@ def with_change(request: PlanRequest, change: Relaxation) -> PlanRequest:
         else RequirementChange(topology=())
         for key in change.groups
     }
-    request = replace(request, root=changed_tree(request.root, changes))
+    if changes:
+        request = replace(request, root=changed_tree(request.root, changes))
     match change.kind:
         case "exclusive" if not change.groups:
             return replace(request, closed=UNSET)
         case "nodes":
             return replace(request, nodes=with_added(request.nodes, change.added))
         case "reservation":
-            emptied = (_emptied(n) if n.name in change.nodes else n for n in request.nodes)
-            return replace(request, nodes=tuple(emptied))
+            nodes = (
+                replace(n, free=n.allocatable) if n.name in change.nodes else n
+                for n in request.nodes
+            )
+            return replace(request, nodes=tuple(nodes))
         case "taint":
             opened = _more_open(request.nodes, {*change.taints}, {*change.nodes})
             return replace(request, nodes=tuple(opened))
@@ -555,21 +559,41 @@ def _others(
 ) -> Iterator[Relaxation]:
     """Yield what helps beside lower minima and more nodes, in the order of the conflict."""
     tried: set[int] = set()  # of interchangeable groups only the first may drop its constraint
-    groups = {group.key: group for group in walk(solver.request.root)}
+    request = solver.request
+    groups = {group.key: group for group in walk(request.root)}
+
+    def without_rules(dropped: list[int]) -> Relaxation:
+        rules = (request.rules[i] for i in dropped)
+        text = f"drop the rules about other pods: {join_names(rule_texts(rules))}"
+        return Relaxation(kind="podRules", text=text, rules=tuple(dropped))
+
     if exclusive := [groups[r.object] for r in conflict if r.kind == "exclusive" and not r.part]:
         yield from _sharing(solver, exclusive)
     for requirement in conflict:
         match requirement.kind, requirement.part:
-            case "reservation", _:
-                yield from _without_reservations(solver)
+            case (
+                "reservation",
+                _,
+            ):  # how much of a node is reserved is not known, so it becomes empty
+                names = tuple(node.name for node in request.nodes if node.reserved)
+                text = (
+                    f"the capacity reserved for other trees on {join_names(names)} becomes free, "
+                    "and no other pod uses these nodes"
+                )
+                yield from _if_it_helps(
+                    solver, Relaxation(kind="reservation", text=text, nodes=names)
+                )
             case "exclusive", "otherTrees":
-                yield from _without_closed(solver)
+                text = f"exclusive groups of other trees leave {join_names(closed_texts(request.closed or ()))}"
+                yield from _if_it_helps(solver, Relaxation(kind="exclusive", text=text))
             case "selector", "podRules":
-                yield from _without_rules(solver)
+                yield from _reduced(solver, [*range(len(request.rules))], without_rules)
             case "selector", "volumes":
-                yield from _without_volumes(solver)
+                text = f"a volume that other nodes can use, instead of the {volume_text(request.shapes)}"
+                yield from _if_it_helps(solver, Relaxation(kind="volumes", text=text))
             case "selector", _:
-                yield from _without_selectors(solver)
+                text = "drop the node selectors and required affinity"
+                yield from _if_it_helps(solver, Relaxation(kind="selector", text=text))
             case "topology", _:
                 dropped = _with_other_slices(groups, [groups[requirement.object]])
                 form = solver.form({g.key: RequirementChange(topology=()) for g in dropped})
@@ -629,63 +653,25 @@ def _sharing(solver: RequirementSolver, groups: list[PlanGroup]) -> Iterator[Rel
         )
 
 
-def _without_reservations(solver: RequirementSolver) -> Iterator[Relaxation]:
-    """Yield that nodes with reservations of other trees become empty: how much of them is reserved is not known here."""
-    names = tuple(node.name for node in solver.request.nodes if node.reserved)
-    if _fits_on(
-        solver,
-        (_emptied(node) if node.reserved else node for node in solver.request.nodes),
-    ):
-        text = (
-            f"the capacity reserved for other trees on {join_names([*names])} becomes free, "
-            "and no other pod uses these nodes"
-        )
-        yield Relaxation(kind="reservation", text=text, nodes=names)
+def _helps(solver: RequirementSolver, change: Relaxation) -> bool:
+    """Return whether the tree fits with a change."""
+    request, table = with_change(solver.request, change), solver.node_table
+    if request.nodes is not solver.request.nodes:
+        table = table.renewed(request.nodes)
+    return solver.fits(request, table, Options()) is True
 
 
-def _emptied(node: PlanNode) -> PlanNode:
-    return msgspec.structs.replace(node, free=node.allocatable)
+def _if_it_helps(solver: RequirementSolver, change: Relaxation) -> Iterator[Relaxation]:
+    if _helps(solver, change):
+        yield change
 
 
-def _without_closed(solver: RequirementSolver) -> Iterator[Relaxation]:
-    """Yield the domains of which exclusive groups of other trees must leave some."""
-    closed = solver.request.closed
-    request = msgspec.structs.replace(solver.request, closed=UNSET)
-    if not isinstance(closed, UnsetType) and solver.fits(request, solver.node_table, Options()):
-        names = join_names(closed_texts(closed))
-        yield Relaxation(kind="exclusive", text=f"exclusive groups of other trees leave {names}")
-
-
-def _without_selectors(solver: RequirementSolver) -> Iterator[Relaxation]:
-    shapes = tuple(map(without_selectors, solver.request.shapes))
-    request = msgspec.structs.replace(solver.request, shapes=shapes)
-    if solver.fits(request, solver.node_table, Options()):
-        yield Relaxation(kind="selector", text="drop the node selectors and required affinity")
-
-
-def _without_volumes(solver: RequirementSolver) -> Iterator[Relaxation]:
-    shapes = tuple(map(without_volumes, solver.request.shapes))
-    request = msgspec.structs.replace(solver.request, shapes=shapes)
-    if solver.fits(request, solver.node_table, Options()):
-        text = f"a volume that other nodes can use, instead of the {volume_text(solver.request.shapes)}"
-        yield Relaxation(kind="volumes", text=text)
-
-
-def _without_rules(solver: RequirementSolver) -> Iterator[Relaxation]:
-    """Yield the rules about other pods that must be dropped."""
-
-    def fits_without(dropped: list[int]) -> bool:
-        rules = tuple(r for i, r in enumerate(solver.request.rules) if i not in dropped)
-        request = msgspec.structs.replace(solver.request, rules=rules)
-        return solver.fits(request, solver.node_table, Options()) is True
-
-    dropped = _needed([*range(len(solver.request.rules))], fits_without)
-    if dropped:
-        some = msgspec.structs.replace(
-            solver.request, rules=tuple(solver.request.rules[i] for i in dropped)
-        )
-        text = f"drop the rules about other pods: {join_names(rule_texts(some))}"
-        yield Relaxation(kind="podRules", text=text, rules=tuple(dropped))
+def _reduced(
+    solver: RequirementSolver, items: list[Item], change_of: Callable[[list[Item]], Relaxation]
+) -> Iterator[Relaxation]:
+    """Yield the change of as few of some items as are needed; nothing if that of all does not help."""
+    if needed := _needed(items, lambda some: _helps(solver, change_of(some))):
+        yield change_of(needed)
 
 
 def _without_taints(solver: RequirementSolver, parts: set[str]) -> Iterator[Relaxation]:
@@ -696,21 +682,21 @@ def _without_taints(solver: RequirementSolver, parts: set[str]) -> Iterator[Rela
     """
     taints, nodes = hard_taints(solver.node_table), cordoned_nodes(solver.node_table)
 
-    def fits_when(tolerated: Iterable[str], uncordoned: Iterable[str]) -> bool:
-        return _fits_on(solver, _more_open(solver.request.nodes, {*tolerated}, {*uncordoned}))
+    def change(keys: list[str], names: list[NodeName]) -> Relaxation:
+        texts = [_tolerate_text(keys), f"uncordon {join_names(names)}" if names else ""]
+        text = ", and ".join(filter(None, texts))
+        return Relaxation(kind="taint", text=text, taints=tuple(keys), nodes=tuple(names))
 
-    keys = _needed(taints, lambda some: fits_when(some, ())) if "" in parts else []
-    if keys:
-        yield Relaxation(kind="taint", text=_tolerate_text(keys), taints=tuple(keys))
-    names = _needed(nodes, lambda some: fits_when((), some)) if "cordons" in parts else []
-    if names:
-        yield Relaxation(kind="taint", text=f"uncordon {join_names([*names])}", nodes=tuple(names))
-    if keys or names or not fits_when(taints, nodes):
-        return
-    keys = _needed(taints, lambda some: fits_when(some, nodes))
-    names = _needed(nodes, lambda some: fits_when(keys, some))
-    text = f"{_tolerate_text(keys)}, and uncordon {join_names([*names])}"
-    yield Relaxation(kind="taint", text=text, taints=tuple(keys), nodes=tuple(names))
+    helps_alone = False
+    for alone in itertools.chain(
+        _reduced(solver, taints if "" in parts else [], lambda keys: change(keys, [])),
+        _reduced(solver, nodes if "cordons" in parts else [], lambda names: change([], names)),
+    ):
+        helps_alone = True
+        yield alone
+    if not helps_alone and _helps(solver, change(taints, nodes)):
+        keys = _needed(taints, lambda some: _helps(solver, change(some, nodes)))
+        yield change(keys, _needed(nodes, lambda some: _helps(solver, change(keys, some))))
 
 
 def _tolerate_text(keys: list[str]) -> str:
@@ -737,12 +723,6 @@ def _more_open(
             yield node
         else:
             yield msgspec.structs.replace(node, taints=taints, unschedulable=cordoned)
-
-
-def _fits_on(solver: RequirementSolver, nodes: Iterable[PlanNode]) -> bool:
-    """Return whether the tree fits on changed nodes."""
-    request = msgspec.structs.replace(solver.request, nodes=tuple(nodes))
-    return solver.fits(request, solver.node_table.renewed(request.nodes), Options()) is True
 
 
 def _needed(items: list[Item], fits_with: Callable[[list[Item]], bool]) -> list[Item]:

@@ -15,7 +15,7 @@ from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import PlanUnit
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView
-from extender.core.planner.preempt.victim_cost import NO_PRIORITY, CostModel, VictimCost
+from extender.core.planner.preempt.victim_cost import CostModel, VictimCost
 
 # --- an order of units to evict: nodes are emptied one after the other, for one leaf of the tree after the other
 
@@ -63,7 +63,7 @@ class EmptiedNodes:
         self._evicted: dict[int, None] = {}
         self._lost: dict[int, int] = {}  # members by leaf
         self._bills_left = BILLS_MAX
-        self._prices = [_numbers(price) for price in prices]
+        self._prices = [price.numbers for price in prices]
         self._leaf = [_leaf_of(unit) for unit in eviction_view.units]
         spares = {leaf: cost_model.spare(leaf) for leaf in set(self._leaf) if leaf >= 0}
         self._spare = {leaf: spare for leaf, spare in spares.items() if spare is not None}
@@ -206,29 +206,10 @@ class EmptiedNodes:
         return (*price[:2], int(before == spare), *price[3:])
 
 
-_NOTHING: Price = (0, NO_PRIORITY, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-
-
-def _numbers(cost: VictimCost) -> Price:
-    return (
-        cost.violations,
-        cost.highest,
-        cost.broken,
-        cost.cascades,
-        cost.lost_min,
-        cost.weight,
-        cost.units,
-        cost.pods,
-        cost.age_s,
-        cost.reserved,
-        cost.reserved_pods,
-    )
-
-
 def _total(prices: list[Price]) -> Price:
     """Return the sums of prices; of the second field the largest one."""
     if not prices:
-        return _NOTHING
+        return VictimCost().numbers
     violations, highest, *others = zip(*prices, strict=True)
     return (sum(violations), max(highest), *map(sum, others))
 
@@ -368,7 +349,8 @@ class CandidateDomains:
 # cheapest units that are as many cost no more than any sufficient set. Where units are of one size, as pods of an
 # accelerator often are, the bound is reached, and the integer program has nothing left to find.
 
-_LOST, _WEIGHT = 1, 2  # positions in a `Sum`
+_SUMS = 3  # position in the numbers of a cost, from which on they are sums
+_LOST, _WEIGHT = 1, 2  # positions in a `Sum`: GPU-minutes lost, and the sum of the priorities
 Sum: TypeAlias = tuple[int, ...]  # the parts of a cost that are sums over its units, in their order
 
 
@@ -394,7 +376,7 @@ class CostBounds:
         self._eviction_view = eviction_view
         self._cost_model = cost_model
         self._places = places
-        self._sums = [_sum_of(price) for price in places.prices]
+        self._sums = [price.numbers[_SUMS:] for price in places.prices]
         width = eviction_view.capacity.width
         self._asks: Ints = least_asks(eviction_view.full, min_pods)[:width]
         free: Ints = np.maximum(eviction_view.capacity.free, 0)
@@ -407,10 +389,9 @@ class CostBounds:
 
     def promising(self, best: VictimCost, evicted: Bools) -> Promising:
         """Return which units a set may have that costs less than a given set."""
-        figures = _figures(best)
         # a cost only grows with the set, so a set costs no less than each of its units alone
         able = np.array(
-            [_figures(price) <= figures for price in self._places.prices], dtype=np.bool_
+            [price.numbers <= best.numbers for price in self._places.prices], dtype=np.bool_
         )
         kept = self._eviction_view.none_evicted
         proved = True
@@ -438,7 +419,7 @@ class CostBounds:
         if broken < best.broken:
             return units
         cheapest = sorted(self._sums[i] for i in units)[:count]
-        least, best_sum = _added(cheapest), _sum_of(best)
+        least, best_sum = _added(cheapest), best.numbers[_SUMS:]
         if least >= best_sum or self._each_part(units, freed, missing, count) >= best_sum:
             return None
         if not count:
@@ -619,24 +600,6 @@ def _fewest(sorted_rows: Ints, missing: Ints) -> int | None:
             return None
         most = max(most, count)
     return most
-
-
-def _figures(cost: VictimCost) -> Sum:
-    """Return a cost without the names."""
-    return (cost.violations, cost.highest, cost.broken, *_sum_of(cost))
-
-
-def _sum_of(cost: VictimCost) -> Sum:
-    return (
-        cost.cascades,
-        cost.lost_min,  # `_LOST`
-        cost.weight,  # `_WEIGHT`
-        cost.units,
-        cost.pods,
-        cost.age_s,
-        cost.reserved,
-        cost.reserved_pods,
-    )
 
 
 def _added(sums: list[Sum]) -> Sum:

@@ -47,6 +47,12 @@ class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
     reserved_pods: int = 0
     names: tuple[str, ...] = ()  # sorted; makes the order total
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Return all but the names, in their order."""
+        numbers: tuple[int, ...] = msgspec.structs.astuple(self)[:-1]
+        return numbers
+
 
 class CostModel:
     """The costs of the units of one request."""
