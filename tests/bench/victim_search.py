@@ -28,9 +28,8 @@ from extender.core.planner.plan_types import (
     PlanVictim,
 )
 from extender.core.planner.planning import NodeTable, plan
-from extender.core.planner.preempt.post_eviction_view import PostEvictionView
+from extender.core.planner.preempt.post_eviction_view import CostModel, PostEvictionView
 from extender.core.planner.preempt.reprieve import Reprieve
-from extender.core.planner.preempt.victim_cost import CostModel
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
 from extender.core.planner.solve.greedy_placement import SearchBudget
 from extender.core.planner.solve.solver_pipeline import solve

@@ -14,7 +14,7 @@ from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
-from extender.core.admit.lost_members import choices_of, in_vain_text, with_wider_domains
+from extender.core.admit.plan_request import choices_of, in_vain_text, with_wider_domains
 from extender.core.admit.verdict_events import (
     ComparedNodes,
     EventContext,

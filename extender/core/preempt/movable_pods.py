@@ -6,8 +6,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from extender.core.admit.exclusive_domains import exclusive_nodes, kept_from
-from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
+from extender.core.admit.interpod_rules import (
+    InterpodRulePart,
+    counted_by,
+    exclusive_nodes,
+    kept_from,
+)
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NIL_GANG, GroupKey, NodeName, PodUid

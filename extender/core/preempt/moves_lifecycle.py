@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from extender.core.admit.exclusive_domains import exclusive_nodes
+from extender.core.admit.interpod_rules import exclusive_nodes
 from extender.core.admit.plan_request import is_candidate
 from extender.core.capacity.capacity_claims import not_free
 from extender.core.capacity.free_capacity import make_row, used_capacity

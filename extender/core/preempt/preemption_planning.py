@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from extender.core.admit.exclusive_domains import ExclusiveDomains, HeldDomain
-from extender.core.admit.interpod_rules import InterpodRulePart
+from extender.core.admit.interpod_rules import ExclusiveDomains, HeldDomain, InterpodRulePart
 from extender.core.admit.verdict_events import (
     EventContext,
     assignment_records,
@@ -42,8 +41,7 @@ from extender.core.planner.plan_types import (
     PlanRequest,
     PlanUnit,
 )
-from extender.core.planner.preempt.post_eviction_view import without
-from extender.core.planner.preempt.victim_cost import NO_PRIORITY, VictimCost
+from extender.core.planner.preempt.post_eviction_view import NO_PRIORITY, VictimCost, without
 from extender.core.planner.preempt.victim_search import PreemptionPlan
 from extender.core.preempt.disruption_units import EvictableContext, evictable_for
 

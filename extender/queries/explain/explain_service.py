@@ -8,8 +8,8 @@ from itertools import chain
 
 import msgspec
 
-from extender.core.admit.exclusive_domains import ExclusiveDomains
 from extender.core.admit.gang_sentences import WishLine, anew_text, group_lines
+from extender.core.admit.interpod_rules import ExclusiveDomains
 from extender.core.admit.plan_request import GATE, is_candidate, lacking_texts
 from extender.core.admit.readmission_backoff import WaitReason
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings

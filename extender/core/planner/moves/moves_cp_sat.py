@@ -21,8 +21,7 @@ from extender.core.planner.moves.move_problem import (
     moves_in_order,
 )
 from extender.core.planner.preempt.min_cost_cp_sat import EvictionModel
-from extender.core.planner.preempt.post_eviction_view import PostEvictionView
-from extender.core.planner.preempt.victim_cost import CostModel
+from extender.core.planner.preempt.post_eviction_view import CostModel, PostEvictionView
 from extender.core.planner.solve.cp_sat_placement import ROWS_PER_STEP, STEPS_PER_UNIT, steps_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from extender.core.planner.model.node_table import Bools, Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import PlanUnit
-from extender.core.planner.preempt.post_eviction_view import PostEvictionView
-from extender.core.planner.preempt.victim_cost import CostModel, VictimCost
+from extender.core.planner.preempt.post_eviction_view import CostModel, PostEvictionView, VictimCost
 
 # --- an order of units to evict: nodes are emptied one after the other, for one leaf of the tree after the other
 

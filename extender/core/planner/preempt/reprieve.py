@@ -21,8 +21,12 @@ from extender.core.planner.preempt.candidate_domains import (
     CostBounds,
     Promising,
 )
-from extender.core.planner.preempt.post_eviction_view import EvictionBarrier, PostEvictionView
-from extender.core.planner.preempt.victim_cost import CostModel, VictimCost
+from extender.core.planner.preempt.post_eviction_view import (
+    CostModel,
+    EvictionBarrier,
+    PostEvictionView,
+    VictimCost,
+)
 from extender.core.planner.solve.greedy_placement import (
     SearchBudget,
     SearchBudgetExceeded,

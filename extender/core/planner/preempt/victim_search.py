@@ -47,17 +47,15 @@ from extender.core.planner.plan_types import (
 from extender.core.planner.planning import plan, status_of
 from extender.core.planner.preempt.min_cost_cp_sat import find_any, find_cheapest
 from extender.core.planner.preempt.post_eviction_view import (
+    NO_PRIORITY,
+    PRIORITY_OFFSET,
+    CostModel,
     PostEvictionView,
+    VictimCost,
     with_domains_as_rules,
     without,
 )
 from extender.core.planner.preempt.reprieve import Reprieve, VictimSet, VictimSets
-from extender.core.planner.preempt.victim_cost import (
-    NO_PRIORITY,
-    PRIORITY_OFFSET,
-    CostModel,
-    VictimCost,
-)
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.preferred_topology import grant_preferred, has_wishes
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve

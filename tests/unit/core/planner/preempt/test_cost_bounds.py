@@ -17,8 +17,7 @@ from extender.core.planner.preempt.candidate_domains import (
     Promising,
 )
 from extender.core.planner.preempt.min_cost_cp_sat import CheapestVictims, find_cheapest
-from extender.core.planner.preempt.post_eviction_view import PostEvictionView
-from extender.core.planner.preempt.victim_cost import CostModel
+from extender.core.planner.preempt.post_eviction_view import CostModel, PostEvictionView
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
 from tests.support.hypothesis_profile import examples
 from tests.support.planning.random_trees import crowded

@@ -28,7 +28,7 @@ from extender.core.planner.plan_types import (
 from extender.core.planner.planning import NodeTable, plan
 from extender.core.planner.preempt import victim_search as front
 from extender.core.planner.preempt.min_cost_cp_sat import CheapestVictims
-from extender.core.planner.preempt.victim_cost import VictimCost
+from extender.core.planner.preempt.post_eviction_view import VictimCost
 from extender.core.planner.preempt.victim_search import NoPreemption, PreemptionPlan, preempt
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker, spec_vectors
