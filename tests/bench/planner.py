@@ -10,6 +10,7 @@ import msgspec
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.model.scheduling_constraints import SliceLevel
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     Plan,
     PlanExclusive,
@@ -20,7 +21,7 @@ from extender.core.planner.plan_types import (
     PlanRequest,
     with_slices,
 )
-from extender.core.planner.planning import NodeTable, plan
+from extender.core.planner.planning import plan
 from tests.bench.figures import Figure, Scale
 
 SHAPES = (

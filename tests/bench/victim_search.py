@@ -18,6 +18,7 @@ import numpy as np
 
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodShape
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     Evictable,
     PlanGang,
@@ -27,7 +28,7 @@ from extender.core.planner.plan_types import (
     PlanUnit,
     PlanVictim,
 )
-from extender.core.planner.planning import NodeTable, plan
+from extender.core.planner.planning import plan
 from extender.core.planner.preempt.post_eviction_view import CostModel, PostEvictionView
 from extender.core.planner.preempt.reprieve import Reprieve
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt

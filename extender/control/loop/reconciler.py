@@ -17,7 +17,7 @@ from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.loop_parts import LoopParts
 from extender.core.admit.node_rejections import decide_rejections
 from extender.core.admit.readmission_backoff import ROUNDS_FREE, ReadmissionLoop
-from extender.core.capacity.replacement_holds import expired_holds
+from extender.core.capacity.capacity_claims import expired_holds
 from extender.core.holds.hold_planning import decide_hold_ends
 from extender.core.log.each_gang import EachGang
 from extender.core.log.events import (

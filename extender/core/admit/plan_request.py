@@ -16,8 +16,8 @@ from extender.core.admit.interpod_rules import (
     plan_exclusive,
     with_taken,
 )
+from extender.core.capacity.capacity_claims import lost_members, nodes_of_replacements
 from extender.core.capacity.free_capacity import NO_HOLDS, NodeRowCache
-from extender.core.capacity.replacement_holds import lost_members, nodes_of_replacements
 from extender.core.log.capacity_claim import claims_by_node
 from extender.core.log.reservation_state import (
     BoundMember,

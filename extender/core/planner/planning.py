@@ -28,7 +28,6 @@ from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
     SECONDS_OF_BUDGET,
     Feasibility,
-    Plan,
     PlanExclusive,
     PlanGroup,
     PlanRequest,
@@ -288,17 +287,3 @@ def _seconds(budget: int) -> str:
 
 def _name(request: PlanRequest) -> str:
     return f"{request.root.key.kind} {request.root.key.path}"
-
-
-__all__ = [
-    "DeferredWork",
-    "EmptyClusterFit",
-    "NodeTable",
-    "Plan",
-    "Refusal",
-    "compared_with_empty",
-    "fit_when_empty",
-    "plan",
-    "plan_at_once",
-    "status_of",
-]

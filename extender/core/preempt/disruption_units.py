@@ -15,9 +15,8 @@ import msgspec
 from msgspec import UNSET
 
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
-from extender.core.capacity.capacity_claims import is_preempting
+from extender.core.capacity.capacity_claims import is_preempting, may_wait_for_capacity
 from extender.core.capacity.free_capacity import NO_HOLDS
-from extender.core.capacity.replacement_holds import may_wait_for_capacity
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState, claims_of
 from extender.core.model.cluster_view import ClusterView, groups_above

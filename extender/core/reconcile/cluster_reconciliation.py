@@ -16,7 +16,7 @@ import msgspec
 
 from extender.core.admit.plan_request import group_key_of
 from extender.core.admit.verdict_events import group_records
-from extender.core.capacity.replacement_holds import (
+from extender.core.capacity.capacity_claims import (
     RecreatedLeaves,
     ended_holds,
     leaf_of,

@@ -13,7 +13,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.admit.plan_request import group_key_of, is_running
-from extender.core.capacity.replacement_holds import (
+from extender.core.capacity.capacity_claims import (
     RecreatedLeaves,
     oversubscribed_holds,
 )

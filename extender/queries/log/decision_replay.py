@@ -24,10 +24,10 @@ from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import counted
 from extender.core.planner.codec.request_codec import Decoder, digest_of_hashes
-from extender.core.planner.moves.move_problem import MovesRequest
-from extender.core.planner.moves.move_search import find_moves
+from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.moves.move_search import MovesRequest, find_moves
 from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Refusal, Verdict
-from extender.core.planner.planning import NodeTable, plan
+from extender.core.planner.planning import plan
 from extender.core.planner.preempt.judgement import Judgement, judge
 from extender.core.planner.preempt.victim_search import (
     NoPreemption,

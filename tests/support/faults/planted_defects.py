@@ -120,7 +120,7 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
         "for change in self._changes_after(before)", "for change in self._changes_after(self._seen())",
     ),
     "a replacement hold never ends": (
-        "core.capacity.replacement_holds", "expired_holds", "return frozenset(", "return frozenset() and frozenset(",
+        "core.capacity.capacity_claims", "expired_holds", "return frozenset(", "return frozenset() and frozenset(",
     ),
 }  # fmt: skip
 

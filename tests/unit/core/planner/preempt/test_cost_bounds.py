@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanGang
-from extender.core.planner.planning import NodeTable
 from extender.core.planner.preempt import victim_search
 from extender.core.planner.preempt.candidate_domains import (
     CandidateDomains,

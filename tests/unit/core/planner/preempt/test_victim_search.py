@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from extender.core.model.ids import GroupKey
 from extender.core.model.pods import PodShape, Toleration
 from extender.core.planner.codec.request_codec import decode, encode
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     Evictable,
     NodeRejection,
@@ -25,7 +26,7 @@ from extender.core.planner.plan_types import (
     Refusal,
     satisfied_by_bound,
 )
-from extender.core.planner.planning import NodeTable, plan
+from extender.core.planner.planning import plan
 from extender.core.planner.preempt import victim_search as front
 from extender.core.planner.preempt.min_cost_cp_sat import CheapestVictims
 from extender.core.planner.preempt.post_eviction_view import VictimCost
