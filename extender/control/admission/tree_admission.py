@@ -38,7 +38,6 @@ from extender.core.admit.verdict_events import (
     is_recorded,
     is_recorded_invalid,
     only_less,
-    only_numbers_differ,
     still_holds,
     would_be_refused,
 )
@@ -332,7 +331,7 @@ class TreeAdmission:
                 now.request.root,
                 now.request.shapes,
             )
-            if same_tree and is_recorded(root, explained.verdict, considered):
+            if same_tree and is_recorded(root, explained.verdict, considered, explained=False):
                 self._record_verdict(
                     answered, explained.verdict, explained.encoded, judged=explained.judged
                 )
@@ -682,10 +681,12 @@ class TreeAdmission:
         tree.judged = judged is not None
         note = self._held_for_others(tree_request, verdict)
         considered, reduced = self._considered(uid, note, judged)
-        as_recorded = only_numbers_differ(state.gangs.get(uid), verdict, considered)
+        as_recorded = is_recorded(state.gangs.get(uid), verdict, considered, explained=True)
         last_ms = tree.recorded_ms
         waits = as_recorded and last_ms is not None and now_ms - last_ms < tree.numbers_pause_ms
-        waits |= not explained and is_recorded(state.gangs.get(uid), verdict, considered)
+        waits |= not explained and is_recorded(
+            state.gangs.get(uid), verdict, considered, explained=False
+        )
         if waits and isinstance(verdict, Refusal) and verdict.outcome == "waiting":
             return  # members still arrive; a pass after the pause records their number
         after = state

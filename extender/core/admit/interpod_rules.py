@@ -1,13 +1,14 @@
-"""Rules between pods for plan requests: which members have them, which pods they select, and where such pods are.
+"""What other pods keep a tree from: exclusive domains, and rules between pods in plan requests.
 
-Counted are assigned pods (including terminating ones, except for spread), and pods with a reservation or a
+Of rules: which members have them, which pods they select, and where such pods are. Counted are assigned pods
+(including terminating ones, except for spread), and pods with a reservation or a
 nomination on a node, because kube-scheduler will count them there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -514,22 +515,17 @@ class InterpodRules:
         taken: Mapping[NodeName, UsedCapacity],
         rule: PodRule,
     ) -> PlanRule:
-        counts = self._counts_by_node(view, rule)
         root = state.gangs.get(cached.tree.root.uid)
-        for node, pod in _expected(view, taken):
-            # required affinity counts only pods that are certain to run there: besides assigned pods those
-            # with a reservation of the same tree, because a tree is bound as one
-            sure = root is not None and pod.uid in root.reservations
-            if (rule.kind != "near" or sure) and rule.match(pod.namespace, pod.labels):
-                counts[node] += 1
+        # required affinity counts only pods that are certain to run there: besides assigned pods those
+        # with a reservation of the same tree, because a tree is bound as one
+        sure = root.reservations if root is not None else {}
+        counts = self._counts(view, rule, taken, sure if rule.kind == "near" else None)
         return PlanRule(
             kind=rule.kind,
             keys=rule.keys,
             shapes=tuple(n for n, shape in enumerate(ruled.shapes) if rule in shape.rules),
             about=_about(cached, numbers, rule),
-            there=(tuple(sorted(counts.items())),)
-            if rule.kind == "spread"
-            else tuple(_by_value(view, key, counts) for key in rule.keys),
+            there=tuple(_table(view, rule, key, counts) for key in rule.keys),
             skew=rule.skew,
             least_domains=rule.least_domains,
             honors_affinity=rule.honors_affinity,
@@ -545,26 +541,26 @@ class InterpodRules:
         wish: PodPreference,
     ) -> PlanPreference:
         rule = wish.rule
-        counts = self._counts_by_node(view, rule)
-        for node, pod in _expected(view, taken):
-            if rule.match(pod.namespace, pod.labels):
-                counts[node] += 1
         return PlanPreference(
             kind=rule.kind,
             key=rule.keys[0],
             weight=wish.weight,
             shapes=tuple(n for n, shape in enumerate(ruled.shapes) if wish in _preferred(shape)),
-            there=tuple(sorted(counts.items()))
-            if rule.kind == "spread"
-            else _by_value(view, rule.keys[0], counts),
+            there=_table(view, rule, rule.keys[0], self._counts(view, rule, taken)),
             among=bool(_selected(cached, rule)),
             skew=rule.skew,
             honors_affinity=rule.honors_affinity,
             honors_taints=rule.honors_taints,
         )
 
-    def _counts_by_node(self, view: ClusterView, rule: PodRule) -> Counter[NodeName]:
-        """Return per node the number of assigned pods that a rule selects."""
+    def _counts(
+        self,
+        view: ClusterView,
+        rule: PodRule,
+        taken: Mapping[NodeName, UsedCapacity],
+        sure: Collection[PodUid] | None = None,
+    ) -> Counter[NodeName]:
+        """Return per node the number of pods that a rule selects: assigned ones, and of those that are expected the sure ones; None: all."""
         by_node = self._node_counts.setdefault(rule, {})
         counts: Counter[NodeName] = Counter()
         for node, pods in view.on_node.items():
@@ -578,6 +574,9 @@ class InterpodRules:
                 by_node[node] = node_count
             if amount := node_count.staying if rule.kind == "spread" else node_count.every:
                 counts[node] = amount
+        for node, pod in _expected(view, taken):
+            if (sure is None or pod.uid in sure) and rule.match(pod.namespace, pod.labels):
+                counts[node] += 1
         return counts
 
 
@@ -625,6 +624,13 @@ def _expected(
             held = view.pods.get(reservation.uid)
             if held is not None:
                 yield node, held
+
+
+def _table(
+    view: ClusterView, rule: PodRule, key: str, counts: Mapping[NodeName, int]
+) -> tuple[tuple[str, int], ...]:
+    """Return the counts of a rule by value of a key, of a spread by node."""
+    return tuple(sorted(counts.items())) if rule.kind == "spread" else _by_value(view, key, counts)
 
 
 def _by_value(
@@ -692,10 +698,7 @@ def _split(
 
     root = walk(plain.root)
     shapes = tuple(plain.shapes[shape] for shape, _ in number)
-    if shapes == plain.shapes:
-        root, shapes = (
-            plain.root,
-            plain.shapes,
-        )  # the same objects, because callers compare by identity
+    if shapes == plain.shapes:  # the same objects, because callers compare by identity
+        root, shapes = plain.root, plain.shapes
     cached.split = {rules: (InterpodRulePart(root, shapes), of_pod)}
     return cached.split[rules]

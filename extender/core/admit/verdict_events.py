@@ -121,39 +121,28 @@ def decide_verdict(
             )
             drafts.append(draft_for(tree, ended, context))
         return drafts
-    data = msgspec.structs.replace(
-        _refusal(verdict, context, considered), preemption_notes_reduced=context.notes_reduced
-    )
+    data = _refusal(verdict, context, considered)
     if not data.reasons or not (again or _differs(root, data)):
         return drafts
     return [*drafts, draft_for(tree, data, context)]
 
 
-def only_numbers_differ(
-    root: GangState | None, verdict: Verdict, considered: tuple[str, ...] = ()
+def is_recorded(
+    root: GangState | None, verdict: Verdict, considered: tuple[str, ...], *, explained: bool
 ) -> bool:
-    """Return whether a tree is refused as recorded, but for numbers in the texts, such as members that have arrived."""
-    if root is None or root.last_decision is None or not isinstance(verdict, Refusal):
-        return False
-    if root.last_decision.outcome != verdict.outcome:
-        return False
-    last = root.last_decision
-    before = (*last.reasons, *last.help, last.when_empty)
-    now = (*verdict.reasons, *considered, *verdict.relaxations, verdict.when_empty)
-    return [_NUMBER.sub("#", text) for text in before] == [_NUMBER.sub("#", text) for text in now]
-
-
-def is_recorded(root: GangState | None, verdict: Verdict, considered: tuple[str, ...] = ()) -> bool:
-    """Return whether a refusal is recorded but for numbers, with its explanation or without it.
+    """Return whether a tree is refused as recorded, but for numbers in the texts, such as members that have arrived.
 
     Args:
-        verdict: The planner's answer without an explanation.
+        explained: The explanation counts, too; False: the verdict has none, the record may have one.
     """
-    if root is None or root.last_decision is None or not isinstance(verdict, Refusal):
+    last = root.last_decision if root is not None else None
+    if last is None or not isinstance(verdict, Refusal) or last.outcome != verdict.outcome:
         return False
-    recorded = [_NUMBER.sub("#", text) for text in root.last_decision.reasons]
-    now = [_NUMBER.sub("#", text) for text in (*verdict.reasons, *considered)]
-    return (root.last_decision.outcome, recorded) == (verdict.outcome, now)
+    before, now = [*last.reasons], [*verdict.reasons, *considered]
+    if explained:
+        before += (*last.help, last.when_empty)
+        now += (*verdict.relaxations, verdict.when_empty)
+    return [_NUMBER.sub("#", text) for text in before] == [_NUMBER.sub("#", text) for text in now]
 
 
 def _differs(root: GangState | None, data: GangUnschedulable) -> bool:
@@ -172,28 +161,26 @@ def _differs(root: GangState | None, data: GangUnschedulable) -> bool:
 def _refusal(
     verdict: Verdict, context: EventContext, considered: tuple[str, ...]
 ) -> GangUnschedulable:
-    if isinstance(verdict, Plan):  # satisfied, but no place for extra members
-        return GangUnschedulable(
-            outcome="impossible" if verdict.search.exhausted else "unknown",
-            reasons=verdict.reasons,
-            planner=PLANNER_VERSION,
-            input_digest=context.digest,
-            search_nodes=verdict.search.nodes,
-            exhausted=verdict.search.exhausted,
-            preemption_notes=considered,
-        )
-    return GangUnschedulable(
-        outcome=verdict.outcome,
+    # of a plan: the minimum is satisfied, and there is no place for extra members
+    data = GangUnschedulable(
+        outcome="impossible" if verdict.search.exhausted else "unknown",
         reasons=verdict.reasons,
-        conflict=tuple(
-            ConflictRecord(kind=c.kind, object=c.object, message=c.message)
-            for c in verdict.conflict
-        ),
         planner=PLANNER_VERSION,
         input_digest=context.digest,
         search_nodes=verdict.search.nodes,
         exhausted=verdict.search.exhausted,
         preemption_notes=considered,
+        preemption_notes_reduced=context.notes_reduced,
+    )
+    if isinstance(verdict, Plan):
+        return data
+    return msgspec.structs.replace(
+        data,
+        outcome=verdict.outcome,
+        conflict=tuple(
+            ConflictRecord(kind=c.kind, object=c.object, message=c.message)
+            for c in verdict.conflict
+        ),
         help=verdict.relaxations,
         when_empty=verdict.when_empty,
         reasons_when_empty=verdict.reasons_when_empty,

@@ -41,7 +41,12 @@ from extender.core.planner.plan_types import (
     PlanRequest,
     PlanUnit,
 )
-from extender.core.planner.preempt.post_eviction_view import NO_PRIORITY, VictimCost, without
+from extender.core.planner.preempt.post_eviction_view import (
+    NO_PRIORITY,
+    VictimCost,
+    unit_cost,
+    without,
+)
 from extender.core.planner.preempt.victim_search import PreemptionPlan
 from extender.core.preempt.disruption_units import EvictableContext, evictable_for
 
@@ -378,14 +383,13 @@ def decide_give_up(
     )
     held = unbound_reservations(view, state, forest, [unit])
     released = release_reservations(state, held, context, but=())
-    cost = {"weight": root.priority + 2**31, "pods": len(pods)}
     victims = VictimUnit(
         kind=root.key.kind,
         path=root.key.path,
         uid=root.uid,
         priority=root.priority,
         pods=pods,
-        cost=cost,
+        cost=unit_cost(root.priority, pods),
     )
     planned = PreemptionPlanned(
         preemption=context.plan,
@@ -443,7 +447,6 @@ def _record(
 
 def _victim_unit(view: ClusterView, source: Evictable, unit: PlanUnit, doubt: str) -> VictimUnit:
     kind, _, path = unit.name.partition("/")
-    lost_min = source.lost_min(unit)
     return VictimUnit(
         kind=kind,
         path=path,
@@ -453,8 +456,7 @@ def _victim_unit(view: ClusterView, source: Evictable, unit: PlanUnit, doubt: st
             VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=_leaf(view, p.uid))
             for p in unit.pods
         ),
-        cost={"weight": unit.priority + 2**31, "pods": len(unit.pods)}
-        | ({"lost_min": lost_min} if lost_min else {}),
+        cost=unit_cost(unit.priority, unit.pods, source.lost_min(unit)),
         not_reprieved_reason=doubt,
     )
 

@@ -67,23 +67,13 @@ def unfit_pods(
             to_check.setdefault(shape, {}).setdefault(node.name, []).append(uid)
     for shape, uids_on in to_check.items():
         nodes = [view.nodes[name] for name in uids_on]  # each node once
-        node_table = NodeTable(tuple(_bare_row(node) for node in nodes))
+        node_table = NodeTable(tuple(map(PlanNode.of, nodes)))
         passes, chosen = may_run(node_table, shape), selected(node_table, shape)
         for i, node in enumerate(nodes):
             if not passes[i]:
                 words = f"node {node.name} {_unfit_words(node, chosen=bool(chosen[i]))}:"
                 unfit |= dict.fromkeys(uids_on[node.name], words)
     return unfit
-
-
-def _bare_row(node: Node) -> PlanNode:
-    return PlanNode(
-        name=node.name,
-        labels=node.labels,
-        taints=node.taints,
-        unschedulable=node.unschedulable,
-        allocatable=node.allocatable,
-    )
 
 
 def _unfit_words(node: Node, *, chosen: bool) -> str:

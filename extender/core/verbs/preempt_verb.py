@@ -41,6 +41,7 @@ from extender.core.model.pods import Pod
 from extender.core.planner.codec.request_codec import EncodedRequest, InputSummary, digest_of
 from extender.core.planner.codec.victim_codec import cut
 from extender.core.planner.plan_types import PLANNER_VERSION
+from extender.core.planner.preempt.post_eviction_view import PRIORITY_OFFSET, VictimCost, unit_cost
 from extender.core.preempt.disruption_units import lost_work_min
 from extender.core.verbs.filter_and_prioritize import free_beside_held
 
@@ -189,9 +190,6 @@ def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, Inpu
     return InputSummary(nodes=nodes, waiting=1, evictable=evictable, evictable_pods=pods)
 
 
-SHIFT = 2**31  # added to a priority (32 bits, signed), so that every unit has a positive weight
-
-
 class NodeCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A node and the pods that kube-scheduler would delete there."""
 
@@ -208,22 +206,10 @@ class VictimChoice(msgspec.Struct, frozen=True, kw_only=True):
     plan: PreemptionPlanned | None = None
 
 
-class _Price(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """The cost of a node; compared field by field, in this order (E-9)."""
-
-    violations: int
-    highest: int
-    lost_min: int
-    weight: int
-    units: int
-    pods: int
-    node: str
-
-
 class _Option(msgspec.Struct, frozen=True, kw_only=True):
     candidate: NodeCandidate
     units: tuple[OfferedUnit, ...]
-    price: _Price
+    price: VictimCost  # its name is that of the node
     whole: bool  # some unit of it is a group
 
 
@@ -412,14 +398,14 @@ def _option(
     if any(_breaks(trees[root], units) for root in sorted({u.tree for u in units if u.tree})):
         return None
     pods = {p.uid: p for unit in units for p in unit.pods}
-    price = _Price(
+    price = VictimCost(
         violations=offer.violations,
         highest=max(unit.priority for unit in units),
         lost_min=sum(pod.lost_min for pod in pods.values()),
-        weight=sum(unit.priority + SHIFT for unit in units),
+        weight=sum(unit.priority + PRIORITY_OFFSET for unit in units),
         units=len(units),
         pods=len(pods),
-        node=offer.node,
+        names=(offer.node,),
     )
     return _Option(
         candidate=NodeCandidate(
@@ -475,15 +461,13 @@ def _plan(
 
 
 def _victim_unit(unit: OfferedUnit) -> VictimUnit:
-    lost_min = sum(pod.lost_min for pod in unit.pods)
     return VictimUnit(
         kind=unit.kind,
         path=unit.path,
         uid=unit.uid,
         priority=unit.priority,
         pods=tuple(VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=p.group) for p in unit.pods),
-        cost={"weight": unit.priority + SHIFT, "pods": len(unit.pods)}
-        | ({"lost_min": lost_min} if lost_min else {}),
+        cost=unit_cost(unit.priority, unit.pods, sum(pod.lost_min for pod in unit.pods)),
     )
 
 
@@ -500,9 +484,9 @@ def planned_event(view: ClusterView, plan: PreemptionPlanned, digest: str) -> Pr
     )
 
 
-def _numbers(price: _Price) -> dict[str, int]:
-    parts = msgspec.structs.asdict(price)
-    del parts["node"]
-    if not parts["lost_min"]:
+def _numbers(price: VictimCost) -> dict[str, int]:
+    names = ("violations", "highest", "lost_min", "weight", "units", "pods")
+    parts: dict[str, int] = {name: getattr(price, name) for name in names}
+    if not price.lost_min:
         del parts["lost_min"]  # older events have no such part
     return parts

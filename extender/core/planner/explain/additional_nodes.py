@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -11,7 +12,7 @@ import numpy as np
 from msgspec import UnsetType
 
 from extender.core.model.ids import NodeName
-from extender.core.planner.explain.refusal_causes import failing, held_in, placeable
+from extender.core.planner.explain.refusal_causes import failing, groups_below, held_in, placeable
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import FIT_MAX, Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, open_nodes
@@ -148,8 +149,8 @@ class _NodeSearch:
         offers = [list(self._offers(leaf)) for leaf in leaves[:LEAVES_MAX]]
         of_one += [offer for of_leaf in offers for offer in of_leaf]
         firsts = [of_leaf[0] for of_leaf in offers if of_leaf]
-        together = [_sum(firsts[:count]) for count in range(2, len(firsts) + 1)]
-        twice = [_sum([offer, offer]) for offer in of_one]
+        together = [_sum(*firsts[:count]) for count in range(2, len(firsts) + 1)]
+        twice = [_sum(offer, offer) for offer in of_one]
         for counts in (*of_one, *together, *twice):
             if self.fits(counts):
                 return self._fewest(counts)
@@ -159,15 +160,13 @@ class _NodeSearch:
         """Return the composites that fit in no domain although each of their children does; the root if there is none."""
         best = self.solved.bounds.best
         bad = {g.index for g in self.problem.groups if g.alive and not (best[g.index] >= 0).any()}
-        lowest = [self.problem.groups[i] for i in sorted(bad) if not self._children(i) & bad]
+        groups = [self.problem.groups[i] for i in sorted(bad)]
+        lowest = [group for group in groups if bad.isdisjoint(group.children)]
         return lowest[:LEAVES_MAX] or self.problem.groups[:1]
-
-    def _children(self, index: int) -> set[int]:
-        return set(self.problem.groups[index].children)
 
     def _offers_together(self, group: CompiledGroup) -> Iterator[Counts]:
         """Yield nodes for what a group lacks of its resources, in the domains where that takes the fewest."""
-        kinds = sorted({k for leaf in self._leaves_below(group) for k in leaf.members})
+        kinds = sorted({k for each in groups_below(self.problem, group) for k in each.members})
         offers: list[tuple[int, NodeName]] = []
         for domain in range(group.level.count):
             nodes = group.level.members(domain).tolist()
@@ -178,12 +177,6 @@ class _NodeSearch:
             offers += [min(counts)] if counts else []
         for count, name in sorted(offers)[:DOMAINS_MAX]:
             yield {name: max(count, 1)}
-
-    def _leaves_below(self, group: CompiledGroup) -> Iterator[CompiledGroup]:
-        if group.leaf:
-            yield group
-        for child in group.children:
-            yield from self._leaves_below(self.problem.groups[child])
 
     def _at_least(self, group: CompiledGroup, domain: int, node: PlanNode) -> int:
         """Return a lower bound on the nodes like one that a domain lacks: by each resource alone, as if pods were divisible.
@@ -367,12 +360,8 @@ class _NodeSearch:
         return counts
 
 
-def _sum(parts: list[Counts]) -> Counts:
-    total: Counts = {}
-    for part in parts:
-        for name, count in part.items():
-            total[name] = total.get(name, 0) + count
-    return total
+def _sum(*parts: Counts) -> Counts:
+    return dict(sum(map(Counter, parts), Counter[NodeName]()))
 
 
 def _asks(problem: PlacementProblem, kind: int) -> list[tuple[str, int]]:

@@ -754,26 +754,6 @@ def _needed(items: list[Item], fits_with: Callable[[list[Item]], bool]) -> list[
 NOTHING_NEW = "; nothing new is placed"  # end of the reason, which the conflict does not repeat
 
 
-def contradicted_topology(problem: PlacementProblem) -> Conflict:
-    """Return the topology constraint of the first group whose bound members contradict it, with these members and their domains."""
-    text, key = problem.violations[0], problem.violated[0]
-    group = next(g.source for g in problem.groups if g.source.key == key)
-    bound = text.removeprefix(f"{group_name(key)}: ").removesuffix(NOTHING_NEW)
-    return Conflict(
-        kind="topology", object=str(object_key(key)), message=f"{topology_text(group)}, but {bound}"
-    )
-
-
-def without_contradicted_topology(
-    request: PlanRequest, node_table: NodeTable, problem: PlacementProblem
-) -> tuple[Relaxation, ...]:
-    """Return that the contradicted constraints are dropped, if the tree fits then."""
-    dropped = set(problem.violated)
-    groups = [group for group in walk(request.root) if group.key in dropped]
-    relaxation = without_topology(RequirementSolver(request, node_table), groups)
-    return (relaxation,) if relaxation is not None else ()
-
-
 @dataclass(slots=True)
 class RefusalExplanation:
     """The texts of a refusal."""
@@ -807,9 +787,19 @@ def explain(
 def explain_contradiction(
     request: PlanRequest, node_table: NodeTable, problem: PlacementProblem
 ) -> RefusalExplanation:
-    """Return the explanation of a tree whose bound members are in no common domain."""
+    """Return the explanation of a tree whose bound members are in no common domain.
+
+    The conflict is the topology constraint of the first group whose bound members contradict it, with these members and their
+    domains; what would help is to drop the contradicted constraints, if the tree fits then.
+    """
     reasons = tuple(problem.violations)
     if not request.explain:
         return RefusalExplanation(reasons)
-    changes = without_contradicted_topology(request, node_table, problem)
-    return RefusalExplanation(reasons, (contradicted_topology(problem),), changes)
+    key = problem.violated[0]
+    groups = [group for group in walk(request.root) if group.key in set(problem.violated)]
+    group = next(group for group in groups if group.key == key)
+    bound = reasons[0].removeprefix(f"{group_name(key)}: ").removesuffix(NOTHING_NEW)
+    text = f"{topology_text(group)}, but {bound}"
+    conflict = Conflict(kind="topology", object=str(object_key(key)), message=text)
+    change = without_topology(RequirementSolver(request, node_table), groups)
+    return RefusalExplanation(reasons, (conflict,), (change,) if change is not None else ())

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence, Sized
 
 import msgspec
 import numpy as np
@@ -656,6 +656,12 @@ class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
         """Return all but the names, in their order."""
         numbers: tuple[int, ...] = msgspec.structs.astuple(self)[:-1]
         return numbers
+
+
+def unit_cost(priority: int, pods: Sized, lost_min: int = 0) -> dict[str, int]:
+    """Return the parts of the cost of one unit that its record has, by name."""
+    cost = {"weight": priority + PRIORITY_OFFSET, "pods": len(pods)}
+    return cost | {"lost_min": lost_min} if lost_min else cost
 
 
 class CostModel:

@@ -598,10 +598,7 @@ class _Decision:
         used = {a.node for a in answer.assignments}
         source = self.eviction_view.source
         reasons, reduced = (
-            (
-                *self._reasons(victims, superseded, readers),
-                *self._doubt_reasons(victims, doubts, readers),
-            )
+            _reasons(victims, superseded, doubts, readers)
             for readers in (Visibility.all(), Visibility.of((self.request.root.key.namespace,)))
         )
         return PreemptionPlan(
@@ -679,30 +676,6 @@ class _Decision:
             for name in sorted(resources)
         }
 
-    # --- texts -------------------------------------------------------------------------------------
-
-    def _reasons(
-        self,
-        victims: tuple[PlanUnit, ...],
-        superseded: tuple[PlanUnit, ...],
-        readers: Visibility,
-    ) -> tuple[str, ...]:
-        lines = []
-        if victims:
-            pods = sum(len(u.pods) for u in victims)
-            names = join_names([_name_of(u, readers) for u in victims])
-            lines.append(f"frees capacity by evicting {names} ({counted(pods, 'pod')})")
-        if superseded:
-            names = join_names([_name_of(u, readers) for u in superseded])
-            lines.append(f"uses capacity reserved for {names}")
-        return tuple(lines)
-
-    def _doubt_reasons(
-        self, victims: tuple[PlanUnit, ...], doubts: dict[str, str], readers: Visibility
-    ) -> list[str]:
-        named = {unit.name: _name_of(unit, readers) for unit in victims}
-        return [f"{named[name]} is not put back: {reason}" for name, reason in doubts.items()]
-
     def _alternatives(
         self, best: VictimSet, victim_sets: VictimSets
     ) -> tuple[VictimAlternative, ...]:
@@ -741,6 +714,25 @@ class _Decision:
 
 def _name_of(unit: PlanUnit, readers: Visibility) -> str:
     return name_for(readers, unit.name, priority=unit.priority, pods=len(unit.pods))
+
+
+def _reasons(
+    victims: tuple[PlanUnit, ...],
+    superseded: tuple[PlanUnit, ...],
+    doubts: dict[str, str],
+    readers: Visibility,
+) -> tuple[str, ...]:
+    named = {unit.name: _name_of(unit, readers) for unit in victims}
+    lines = []
+    if victims:
+        pods = counted(sum(len(u.pods) for u in victims), "pod")
+        names = join_names([_name_of(u, readers) for u in victims])
+        lines.append(f"frees capacity by evicting {names} ({pods})")
+    if superseded:
+        names = join_names([_name_of(u, readers) for u in superseded])
+        lines.append(f"uses capacity reserved for {names}")
+    lines += [f"{named[name]} is not put back: {reason}" for name, reason in doubts.items()]
+    return tuple(lines)
 
 
 def _minimum(tree_plan: Plan, solved: Solved) -> Solution:
