@@ -73,14 +73,12 @@ class LossPredictor:
         observation = self._published.observation
         if not self._answers.awaited and view.members is observation.compared.members:
             return state  # in most steps: nothing was lost since the last pass
-        gangs = EachGang(self._faults.attempt)
+        now = msgspec.structs.replace(self.context(), gangs=EachGang(self._faults.attempt))
         states = [state]
         self._faults.attempt(
             "predicted losses",
             lambda: states.append(
-                self._cache.of(
-                    view, state, observation.forest, observation.compared, self.context(), gangs
-                )
+                self._cache.of(view, state, observation.forest, observation.compared, now)
             ),
         )
         return states[-1]

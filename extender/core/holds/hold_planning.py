@@ -40,7 +40,6 @@ from extender.core.capacity.capacity_claims import (
 )
 from extender.core.capacity.free_capacity import make_row, used_capacity_on
 from extender.core.log.capacity_claim import CapacityClaim, planned_claims
-from extender.core.log.each_gang import EachGang
 from extender.core.log.events import (
     CapacityHeld,
     CapacityHoldReleased,
@@ -656,12 +655,10 @@ def decide_hold_ends(
     state: ReservationState,
     forest: Forest,
     now: ReconcileContext,
-    gangs: EachGang | None = None,
     *,
     enabled: bool,
 ) -> list[NewEvent]:
-    """Return the events that end capacity holds now; `gangs`: how each gang is decided; None: exceptions are raised."""
-    gangs = gangs or EachGang()
+    """Return the events that end capacity holds now."""
 
     def end_of(hold: CapacityHold) -> Iterator[NewEvent]:
         ended = _hold_end(view, state, forest, hold, now.now_us)
@@ -674,7 +671,7 @@ def decide_hold_ends(
     drafts: list[NewEvent] = []
     for hold in sorted(state.capacity_holds.values(), key=lambda h: h.position):
         name = f"capacity hold of {hold.gang}"
-        drafts += gangs.decide(hold.gang_uid, name, functools.partial(end_of, hold))
+        drafts += now.gangs.decide(hold.gang_uid, name, functools.partial(end_of, hold))
     return drafts
 
 

@@ -84,6 +84,7 @@ class EvictionContext(EventSource, frozen=True, kw_only=True):
     present: Mapping[PlanId, frozenset[PodUid]] = {}
     idle_us: Mapping[PlanId, int] = {}  # how long each pending preemption has made no progress
     stalled_us: int = 300_000_000  # a preemption without progress for this time is cancelled
+    gangs: EachGang = msgspec.field(default_factory=EachGang)  # how each preemptor is decided
 
     def follow(self, preemption: PendingPreemption, data: AnyEventData) -> NewEvent:
         """Return an event for the stream of the preemptor, which follows from its plan."""
@@ -96,14 +97,8 @@ def decide_evictions(
     state: ReservationState,
     forest: Forest,
     context: EvictionContext,
-    gangs: EachGang | None = None,
 ) -> list[NewEvent]:
-    """Return the events that bring pending preemptions up to date with the view.
-
-    Args:
-        gangs: How each preemptor is decided; None: exceptions are raised.
-    """
-    gangs = gangs or EachGang()
+    """Return the events that bring pending preemptions up to date with the view."""
 
     def changes_of(preemption: PendingPreemption) -> Iterator[NewEvent]:
         victims = sorted(preemption.victims.values(), key=lambda v: v.pod)
@@ -120,7 +115,7 @@ def decide_evictions(
     for preemption in sorted(state.preemptions.values(), key=lambda p: p.gang_uid):
         name = f"preemption of {preemption.gang}"
         decide = functools.partial(changes_of, preemption)
-        drafts += gangs.decide(preemption.gang_uid, name, decide)
+        drafts += context.gangs.decide(preemption.gang_uid, name, decide)
     return drafts
 
 
@@ -485,16 +480,13 @@ def takeovers_by_pods(
     state: ReservationState,
     decided: Iterable[NewEvent],
     context: EvictionContext,
-    gangs: EachGang | None = None,
 ) -> list[NewEvent]:
     """Return the ends of the preemptions whose capacity is used by running pods of higher priority.
 
     Args:
         state: The pending state.
         decided: Events that are recorded before these: ends of preemptions, and released reservations.
-        gangs: How each preemptor is decided; None: exceptions are raised.
     """
-    gangs = gangs or EachGang()
     events = [(d.gang_uid, d.data) for d in decided]
     ends = {
         f.preemption for _, f in events if isinstance(f, PreemptionCompleted | PreemptionCancelled)
@@ -531,7 +523,7 @@ def takeovers_by_pods(
         if not preemption.ended and preemption.id not in ends:
             name = f"takeover from {preemption.gang}"
             decide = functools.partial(end_of, uid, preemption)
-            drafts += gangs.decide(uid, name, decide)
+            drafts += context.gangs.decide(uid, name, decide)
     return drafts
 
 

@@ -24,7 +24,6 @@ from extender.core.capacity.capacity_claims import (
 )
 from extender.core.log import events as ev
 from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
-from extender.core.log.each_gang import EachGang
 from extender.core.log.gang_phase import satisfied
 from extender.core.log.reservation_state import (
     BoundMember,
@@ -564,7 +563,6 @@ class PredictedLosses:
         forest: Forest,
         before: ClusterView,
         now: ReconcileContext,
-        gangs: EachGang | None = None,
     ) -> ReservationState:
         """Return the state with a replacement hold for each loss that it does not contain yet.
 
@@ -572,9 +570,7 @@ class PredictedLosses:
             forest: The trees, perhaps of a slightly older view.
             before: The view of the last pass.
             now: The context of the next pass; pods with an awaited answer count as answered.
-            gangs: How each gang is predicted; None: exceptions are raised.
         """
-        each = gangs or EachGang()
         lost = self._lost.get(
             lambda: frozenset((*now.awaited, *vanished(before, view))),
             same=(view.members, before.members, now.awaited),
@@ -582,7 +578,7 @@ class PredictedLosses:
         if not lost:
             return state
         holds = self._holds.get(
-            lambda: tuple(_holds(view, state, forest, lost, now, each)),
+            lambda: tuple(_holds(view, state, forest, lost, now)),
             same=(lost, view.nodes, view.groups, view.ends, state.gangs, state.trees, now.ends),
         )
         if not holds:
@@ -611,14 +607,13 @@ def _holds(
     forest: Forest,
     lost_pods: Collection[PodUid],
     now: ReconcileContext,
-    gangs: EachGang,
 ) -> Iterator[CapacityClaim]:
     answered = msgspec.structs.replace(now, awaited=NO_PODS)
     for gang_uid in sorted({state.gang_of[uid] for uid in lost_pods if uid in state.gang_of}):
         root = state.gangs[gang_uid]
         tree = forest.trees.get(group_key_of(root))
         losses = functools.partial(losses_with_hold, view, state, root, tree, answered)
-        for lost in gangs.result(gang_uid, f"losses of {root.gang}", losses) or ():
+        for lost in now.gangs.result(gang_uid, f"losses of {root.gang}", losses) or ():
             yield replacement_hold(
                 root.bound[lost.uid], root, at_us=now.now_us, until_us=lost.held_until_us
             )

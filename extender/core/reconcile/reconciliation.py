@@ -17,7 +17,6 @@ from extender.core.capacity.capacity_claims import (
     RecreatedLeaves,
     oversubscribed_holds,
 )
-from extender.core.log.each_gang import EachGang
 from extender.core.log.events import GangRemoved, NewEvent, PodBound
 from extender.core.log.gang_phase import missing
 from extender.core.log.reservation_state import (
@@ -228,15 +227,12 @@ class Reconciliation:
         state: ReservationState,
         forest: Forest,
         now: ReconcileContext,
-        gangs: EachGang | None = None,
     ) -> list[NewEvent]:
         """Return the events that bring the log up to date with the view; none when they agree.
 
-        Args:
-            gangs: How each gang is decided; one that was left out is compared as a whole the next time. None: exceptions
-                are raised.
+        A gang that was left out is compared as a whole the next time.
         """
-        gangs = gangs or EachGang()
+        gangs = now.gangs
         overtaken = functools.cache(lambda name: tuple(oversubscribed_on(view, state, name)))
         current = _Compared(view, state, forest, now)
         roots, trees = self._to_compare(current, overtaken)
