@@ -141,6 +141,27 @@ def may_preempt(tree: Tree) -> bool:
     return NEVER not in policies
 
 
+def as_admitted(tree: Tree, state: ReservationState) -> Tree:
+    """Return a tree without a minimum that was raised, or a child that is required, since it was admitted: these break no gang that runs."""
+    root = state.gangs.get(tree.root.uid)
+    admitted = {(g.kind, g.name): g for g in root.groups} if root is not None else {}
+
+    def before(group: Group) -> Group:
+        old = admitted.get((group.key.kind, group.key.name))
+        if old is None or group.basic:
+            return group
+        required = tuple(name for name in group.required if name in old.required)
+        return msgspec.structs.replace(
+            group, minimum=min(group.minimum, old.minimum), required=required
+        )
+
+    return msgspec.structs.replace(
+        tree,
+        groups=tuple(map(before, tree.groups)),
+        children={key: tuple(map(before, below)) for key, below in tree.children.items()},
+    )
+
+
 def _by_path(pods: Iterable[Pod]) -> list[Pod]:
     return sorted(pods, key=lambda p: p.path)
 
@@ -301,29 +322,22 @@ class _Collection:
         leaves = {pod.group for draft in drafts for pod in draft.pods}
         trees = {tree.root.key: tree for leaf in leaves if (tree := self._above(leaf).tree)}
         for tree in sorted(trees.values(), key=lambda tree: str(tree.root.key)):
-            self._add_tree(tree)
+            self._add_tree(as_admitted(tree, self.state))
 
     def _add_tree(self, tree: Tree) -> None:
-        root = self.state.gangs.get(tree.root.uid)
-        admitted = {(g.kind, g.name): g for g in root.groups} if root is not None else {}
         inside: set[GroupKey] = set()  # groups that belong to a unit
         required: dict[GroupKey, tuple[str, ...]] = {}
         for group in tree.groups:
             parent = key_of_parent(group)
-            # a minimum that was raised since, or a child that is required since, does not make a gang that runs a broken one
-            before = admitted.get((group.key.kind, group.key.name))
-            if not group.basic:
-                names = group.required if before is None else before.required
-                required[group.key] = tuple(n for n in group.required if n in names)
+            required[group.key] = () if group.basic else group.required
             if group.disruption_mode == "all" or parent in inside:
                 inside.add(group.key)
             members = tree.members.get(group.key, ())
             self.gang_of[group.key] = len(self.gangs)
-            minimum = 1 if group.basic else group.minimum
             self.gangs.append(
                 PlanGang(
                     name=str(group.key),
-                    minimum=min(minimum, before.minimum if before is not None else minimum),
+                    minimum=1 if group.basic else group.minimum,
                     parent=-1
                     if group.key == tree.root.key or parent is None
                     else self.gang_of[parent],
@@ -342,7 +356,7 @@ class _Collection:
                     required=True,
                     counts=False,
                 )
-                for name in required.get(group.key, ())
+                for name in required[group.key]
                 if name not in below
             ]
 

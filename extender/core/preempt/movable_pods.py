@@ -92,32 +92,11 @@ def _has_minimum(tree: Tree, group: Group, counts: Mapping[GroupKey, int]) -> bo
     return all(name in below and _has_minimum(tree, below[name], counts) for name in group.required)
 
 
-def as_admitted(tree: Tree, state: ReservationState) -> Tree:
-    """Return a tree without a minimum that was raised, or a child that is required, since it was admitted: these break no gang that runs."""
-    root = state.gangs.get(tree.root.uid)
-    admitted = {(g.kind, g.name): g for g in root.groups} if root is not None else {}
-
-    def before(group: Group) -> Group:
-        old = admitted.get((group.key.kind, group.key.name))
-        if old is None or group.basic:
-            return group
-        required = tuple(name for name in group.required if name in old.required)
-        return msgspec.structs.replace(
-            group, minimum=min(group.minimum, old.minimum), required=required
-        )
-
-    return msgspec.structs.replace(
-        tree,
-        groups=tuple(map(before, tree.groups)),
-        children={key: tuple(map(before, below)) for key, below in tree.children.items()},
-    )
-
-
 def broken_gangs(tree: Tree, leaving: Collection[PodUid]) -> list[tuple[Group, int, int]]:
     """Return the gangs of a tree that fall below their minimum without some pods, root first.
 
     Args:
-        tree: As from `as_admitted`.
+        tree: As from `disruption_units.as_admitted`.
 
     Returns:
         Each gang with how many of its members or groups run now, and then.

@@ -113,7 +113,7 @@ def root_differences(
         return [now.draft(root.uid, root.gang, data) for data in _removal(view, root, now)]
     strayed = strayed_events(view, root)
     elsewhere = {f.uid for f in strayed if isinstance(f, ev.MemberTerminated)}
-    short_lived = _short_lived(view, root, now)
+    short_lived = [*_short_lived(view, root, now)]
     events = [
         *short_lived,
         *_elsewhere(root, short_lived),
@@ -159,7 +159,7 @@ def _removal(view: ClusterView, root: GangState, now: ReconcileContext) -> list[
 
     The end of the root comes last, when it is known how all its members ended.
     """
-    short_lived = _short_lived(view, root, now)
+    short_lived = [*_short_lived(view, root, now)]
     events: list[ev.AnyEventData] = [
         *short_lived,
         *_elsewhere(root, short_lived),
@@ -229,13 +229,14 @@ def _regrouped(root: GangState, tree: Tree) -> Iterable[ev.GangGroupsChanged]:
         yield ev.GangGroupsChanged(groups=groups)
 
 
-def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> list[ev.PodBound]:
-    """Return the events of members that were bound and ended before the view showed them on a node.
+def _short_lived(
+    view: ClusterView, root: GangState, now: ReconcileContext
+) -> Iterator[ev.PodBound]:
+    """Yield the events of members that were bound and ended before the view showed them on a node.
 
     The API server accepted their Binding, or the cluster has the node on which they ended: this is also how members
     are recorded that a leader bound and that ended before it, or the next one, had recorded them.
     """
-    events: list[ev.PodBound] = []
     # sorted: the same order in each process
     for r in sorted(root.reservations.values(), key=lambda r: r.pod):
         if r.uid in view.pods or r.uid in now.awaited:
@@ -243,8 +244,7 @@ def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> l
         end = _end_of(view, r.uid, now)
         node = NodeName(end.node) if end is not None and end.node else r.node
         if r.uid in now.posted or (end is not None and end.node):
-            events.append(ev.PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=node, group=r.group))
-    return events
+            yield ev.PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=node, group=r.group)
 
 
 def _elsewhere(root: GangState, short_lived: Iterable[ev.PodBound]) -> list[ev.DriftDetected]:
@@ -256,9 +256,8 @@ def _elsewhere(root: GangState, short_lived: Iterable[ev.PodBound]) -> list[ev.D
     ]
 
 
-def _relabelled(view: ClusterView, root: GangState) -> list[ev.AnyEventData]:
-    """Return the events for nodes of this tree whose topology labels differ from those of the admission (D11, D14)."""
-    events: list[ev.AnyEventData] = []
+def _relabelled(view: ClusterView, root: GangState) -> Iterator[ev.NodeTopologyChanged]:
+    """Yield the events for nodes of this tree whose topology labels differ from those of the admission (D11, D14)."""
     used = {r.node for r in root.reservations.values()} | {m.node for m in root.bound.values()}
     for name in sorted(used & set(root.topology)) if root.topology else ():
         node, before = view.nodes.get(name), root.topology[name]
@@ -266,14 +265,11 @@ def _relabelled(view: ClusterView, root: GangState) -> list[ev.AnyEventData]:
             continue
         after = {key: node.labels.get(key, "") for key in before}
         if after != before:
-            events.append(
-                ev.NodeTopologyChanged(
-                    node=name,
-                    before={key: value for key, value in before.items() if value},
-                    after={key: value for key, value in after.items() if value},
-                )
+            yield ev.NodeTopologyChanged(
+                node=name,
+                before={key: value for key, value in before.items() if value},
+                after={key: value for key, value in after.items() if value},
             )
-    return events
 
 
 def changed_group_texts(view: ClusterView, root: GangState) -> Mapping[str, str]:
@@ -312,13 +308,11 @@ def _leaves_being_deleted(view: ClusterView, root: GangState) -> Mapping[str, st
     return texts
 
 
-def _settled(view: ClusterView, root: GangState) -> list[ev.AnyEventData]:
-    events: list[ev.AnyEventData] = []
+def _settled(view: ClusterView, root: GangState) -> Iterator[ev.AnyEventData]:
     for reservation in sorted(root.reservations.values(), key=lambda r: r.pod):
         pod = view.pods.get(reservation.uid)
         if pod is not None and pod.node is not None:
-            events += bound_events(reservation, pod)
-    return events
+            yield from bound_events(reservation, pod)
 
 
 def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:

@@ -31,11 +31,10 @@ from extender.core.planner.moves.move_search import (
     find_moves,
 )
 from extender.core.planner.plan_types import SEARCH_BUDGET, PlanNode
-from extender.core.preempt.disruption_units import checkpoint_warnings
+from extender.core.preempt.disruption_units import as_admitted, checkpoint_warnings
 from extender.core.preempt.movable_pods import (
     MovablePods,
     MoveLimits,
-    as_admitted,
     broken_gangs,
     movable_pods,
 )
