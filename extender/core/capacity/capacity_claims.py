@@ -519,11 +519,22 @@ def ended_holds(
         over: The result of `expired_holds`.
         recreated: The leaves whose members are created again also when none runs.
     """
+
+    def end_of(hold: CapacityClaim) -> tuple[ReleaseReason, str] | None:
+        node = view.nodes.get(hold.node)
+        if not _is_replaced(tree, hold.group):
+            return "deleted", "its group is gone or being deleted"
+        if not runs and leaf_of(root, hold.group) not in recreated:
+            return "deleted", "no member of its gang runs any more"
+        if node is None or node.unschedulable or node.deleting:
+            return "node-lost", "its node is gone or takes no pods"
+        if hold.uid in taken and not _replaced_past_us(root, tree, hold):
+            return "superseded", "others took it"
+        return ("expired", "no replacement came in time") if hold.uid in over else None
+
     ended: dict[ReleaseReason, tuple[str, list[CapacityClaim]]] = {}  # with the text of the first
     for hold in sorted(root.replacement_holds.values(), key=lambda hold: hold.pod):
-        alive = runs or leaf_of(root, hold.group) in recreated
-        end = _hold_ended_reason(view, root, hold, tree, taken, over, runs=alive)
-        if end is not None:
+        if (end := end_of(hold)) is not None:
             ended.setdefault(end[0], (end[1], []))[1].append(hold)
     for reason, (words, holds) in sorted(ended.items()):
         yield ReservationReleased(
@@ -540,27 +551,3 @@ def _replaced_past_us(root: GangState, tree: Tree | None, hold: CapacityClaim) -
     members = tree.members.get(key, ()) if tree is not None else ()
     recorded = (root.bound, root.reservations)
     return any(p.node == hold.node and not any(p.uid in k for k in recorded) for p in members)
-
-
-def _hold_ended_reason(
-    view: ClusterView,
-    root: GangState,
-    hold: CapacityClaim,
-    tree: Tree | None,
-    taken: Collection[PodUid],
-    over: Collection[PodUid],
-    *,
-    runs: bool,
-) -> tuple[ReleaseReason, str] | None:
-    node = view.nodes.get(hold.node)
-    if not _is_replaced(tree, hold.group):
-        return "deleted", "its group is gone or being deleted"
-    if not runs:
-        return "deleted", "no member of its gang runs any more"
-    if node is None or node.unschedulable or node.deleting:
-        return "node-lost", "its node is gone or takes no pods"
-    if hold.uid in taken and not _replaced_past_us(root, tree, hold):
-        return "superseded", "others took it"
-    if hold.uid in over:
-        return "expired", "no replacement came in time"
-    return None

@@ -93,10 +93,7 @@ class EvictionContext(EventSource, frozen=True, kw_only=True):
 
 
 def decide_evictions(
-    view: ClusterView,
-    state: ReservationState,
-    forest: Forest,
-    context: EvictionContext,
+    view: ClusterView, state: ReservationState, forest: Forest, context: EvictionContext
 ) -> list[NewEvent]:
     """Return the events that bring pending preemptions up to date with the view."""
 

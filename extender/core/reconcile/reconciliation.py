@@ -222,11 +222,7 @@ class Reconciliation:
         self._open: dict[GangUid, frozenset[PodUid] | None] = {}
 
     def decide(
-        self,
-        view: ClusterView,
-        state: ReservationState,
-        forest: Forest,
-        now: ReconcileContext,
+        self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
     ) -> list[NewEvent]:
         """Return the events that bring the log up to date with the view; none when they agree.
 

@@ -37,10 +37,7 @@ FitsWith = Callable[[tuple[PlanNode, ...]], bool | None]
 
 
 def more_nodes(
-    solved: Solved,
-    request: PlanRequest,
-    kinds: set[ConflictKind],
-    fits_with: FitsWith,
+    solved: Solved, request: PlanRequest, kinds: set[ConflictKind], fits_with: FitsWith
 ) -> list[Relaxation]:
     """Return additional empty nodes with which the tree fits; nothing if the search finds none.
 

@@ -43,18 +43,13 @@ class _Draft:
 class EmptiedNodes:
     """The order for one request and one domain of its root."""
 
-    def __init__(
-        self,
-        eviction_view: PostEvictionView,
-        cost_model: CostModel,
-        prices: list[VictimCost],
-        within: Bools | None,
-    ) -> None:
+    def __init__(self, places: CandidateDomains, within: Bools | None) -> None:
         """Prepare the order.
 
         Args:
             within: Per node: where members may be placed; None: everywhere.
         """
+        eviction_view, cost_model, prices = places.eviction_view, places.cost_model, places.prices
         self._eviction_view = eviction_view
         self._cost_model = cost_model
         self._within = within
@@ -245,7 +240,7 @@ class CandidateDomains:
         self.min_pods = min_pods
         self.prices = [cost_model.alone(i) for i in range(len(eviction_view.units))]
         self.domains = list(self._list())
-        self._bound(min_pods)
+        self._bound()
 
     def _list(self) -> Iterable[CandidateDomain]:
         root = self.eviction_view.full.groups[0]
@@ -265,7 +260,7 @@ class CandidateDomains:
     def _cost_class(self, unit: int) -> tuple[int, int]:
         return (self.prices[unit].violations, self.prices[unit].highest)
 
-    def _bound(self, min_pods: int) -> None:
+    def _bound(self) -> None:
         """Set `least` of each domain.
 
         A class is all units of equal violations and priority. The classes are evicted step by step from the cheapest on,
@@ -284,7 +279,7 @@ class CandidateDomains:
             bound = self.eviction_view.problem(evicted, base=self.eviction_view.full)
             best = bound_all(bound).best[0]
             for place, domain in zip(self.domains, domains, strict=True):
-                if place.least is None and best[domain] >= min_pods:
+                if place.least is None and best[domain] >= self.min_pods:
                     place.least = classes[first]
 
     # --- in which order ----------------------------------------------------------------------------
@@ -335,7 +330,7 @@ class CandidateDomains:
     def _node_ranks(self, place: CandidateDomain) -> list[int]:
         """Rank units by the order in which `EmptiedNodes` evicts them; the others have the same rank, the last."""
         ranks = [len(self.eviction_view.units)] * len(self.eviction_view.units)
-        emptied = EmptiedNodes(self.eviction_view, self.cost_model, self.prices, place.nodes)
+        emptied = EmptiedNodes(self, place.nodes)
         for position, unit in enumerate(emptied.units_in_order(self.min_pods)):
             ranks[unit] = position
         return ranks
@@ -364,20 +359,13 @@ class Promising:
 class CostBounds:
     """Bounds for one request and one set of victims."""
 
-    def __init__(
-        self,
-        eviction_view: PostEvictionView,
-        cost_model: CostModel,
-        places: CandidateDomains,
-        *,
-        min_pods: int,
-    ) -> None:
-        self._eviction_view = eviction_view
-        self._cost_model = cost_model
+    def __init__(self, places: CandidateDomains) -> None:
+        eviction_view = self._eviction_view = places.eviction_view
+        self._cost_model = places.cost_model
         self._places = places
         self._sums = [price.numbers[_SUMS:] for price in places.prices]
         width = eviction_view.capacity.width
-        self._asks: Ints = least_asks(eviction_view.full, min_pods)[:width]
+        self._asks: Ints = least_asks(eviction_view.full, places.min_pods)[:width]
         free: Ints = np.maximum(eviction_view.capacity.free, 0)
         self._free = self._usable(free)
         most = self._usable(eviction_view.full.free[:, :width])

@@ -89,7 +89,7 @@ class Reprieve:
         self.places = CandidateDomains(eviction_view, cost_model, min_pods=min_pods)
         self.prices = self.places.prices
         self._promising_after: dict[VictimCost, Promising] = {}
-        self._bounds = CostBounds(eviction_view, cost_model, self.places, min_pods=min_pods)
+        self._bounds = CostBounds(self.places)
         order = np.argsort(eviction_view.unit, kind="stable")
         cuts = np.searchsorted(
             eviction_view.unit[order], np.arange(len(eviction_view.units) + 1)
