@@ -288,12 +288,21 @@ class TreeParts:
             if root is not None
             else (NO_HOLDS, NO_HOLDS)
         )
-        kept = self._kept.get(tree.root.uid)
-        if kept is None:
-            kept = self._kept[tree.root.uid] = IdentityMemo()
-        return kept.get(
-            lambda: _tree_part(tree, root, held, hints), same=(tree, held, *past), equal=hints
-        )
+
+        def part() -> TreePart:
+            shapes = _Shapes()
+            constraints = {group.key: group.constraints for group in tree.groups}
+            return TreePart(
+                tree=tree,
+                root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
+                shapes=tuple(shapes.index),
+                slices={key: each.slices for key, each in constraints.items() if each.slices},
+                claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
+                topology_keys=frozenset(k for c in constraints.values() for k in c.topology_keys),
+            )
+
+        kept = self._kept.setdefault(tree.root.uid, IdentityMemo())
+        return kept.get(part, same=(tree, held, *past), equal=hints)
 
     @property
     def count(self) -> int:
@@ -340,27 +349,6 @@ def _lacks_reservation(tree: Tree, held: Mapping[PodUid, Reservation], *, starte
         for group in tree.groups
         if not group.deleting
         for pod in tree.members.get(group.key, ())
-    )
-
-
-def _tree_part(
-    tree: Tree,
-    root: GangState | None,
-    held: Mapping[PodUid, Reservation],
-    hints: Mapping[PodUid, NodeName],
-) -> TreePart:
-    shapes = _Shapes()
-    return TreePart(
-        tree=tree,
-        root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
-        shapes=tuple(shapes.index),
-        slices={
-            group.key: group.constraints.slices for group in tree.groups if group.constraints.slices
-        },
-        claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
-        topology_keys=frozenset(
-            key for group in tree.groups for key in group.constraints.topology_keys
-        ),
     )
 
 

@@ -171,8 +171,8 @@ def _end(
     reduced = ""
     reason, text = _cancel_reason(view, forest, preemption)
     left = [v for v in preemption.victims.values() if v not in ended]
-    if not reason and _stalled(view, preemption, left, context):
-        reason, text = _stalled_reason(preemption, context, left=bool(left))
+    if not reason:
+        reason, text = _stalled_reason(view, preemption, left, context)
     if not reason and preemption.claims:
         reason, text, reduced = _not_freed_reason(view, state, preemption, context.now_us)
     if not reason:
@@ -181,8 +181,14 @@ def _end(
 
 
 def _stalled_reason(
-    preemption: PendingPreemption, context: EvictionContext, *, left: bool
-) -> tuple[CancelReason, str]:
+    view: ClusterView, preemption: PendingPreemption, left: list[Victim], context: EvictionContext
+) -> tuple[CancelReason | Literal[""], str]:
+    """Return why a preemption ends without progress for `stalled_us`; empty: a victim ended, or one is terminating."""
+    if context.idle_us.get(preemption.id, 0) < context.stalled_us or not preemption.claims:
+        return "", ""
+    going = [*(v.uid for v in left), *preemption.already_terminating]
+    if any((pod := view.pods.get(uid)) is not None and pod.deleting for uid in going):
+        return "", ""
     seconds = context.stalled_us // 1_000_000
     if left:
         return "deletion-rejected", f"nothing went for {seconds} s"
@@ -257,19 +263,6 @@ def _problem(tree: Tree | None) -> str:
 def _waits(view: ClusterView, uid: PodUid) -> bool:
     pod = view.pods.get(uid)
     return pod is not None and not pod.deleting
-
-
-def _stalled(
-    view: ClusterView,
-    preemption: PendingPreemption,
-    left: Iterable[Victim],
-    context: EvictionContext,
-) -> bool:
-    """Return whether there is no progress for `stalled_us`: no victim ended, and none is terminating."""
-    if context.idle_us.get(preemption.id, 0) < context.stalled_us or not preemption.claims:
-        return False
-    going = [*(v.uid for v in left), *preemption.already_terminating]
-    return not any((pod := view.pods.get(uid)) is not None and pod.deleting for uid in going)
 
 
 def preemptor_key(preemption: PendingPreemption) -> GroupKey:

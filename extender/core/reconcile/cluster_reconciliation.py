@@ -484,37 +484,28 @@ def _unusable(
 ) -> Mapping[ev.ReleaseReason, list[tuple[Reservation, str]]]:
     """Return the reservations that cannot be used any more, with the text of the cause."""
     unfit = unfit_pods(view, root, open_ones)
+
+    def reason_of(reservation: Reservation) -> tuple[ev.ReleaseReason, str] | None:
+        pod, node = view.pods.get(reservation.uid), view.nodes.get(reservation.node)
+        if pod is None:
+            return "deleted", _deletion_text(view, reservation, now)
+        if pod.deleting:
+            return "deleted", DELETED_UNBOUND
+        if node is None or node.deleting:
+            return "node-lost", f"node {reservation.node} is gone:"
+        if reservation.uid in overtaken(reservation.node):
+            if any(node.allocatable.get(k, 0) < v for k, v in reservation.requests.items()):
+                return "node-lost", f"node {node.name} offers less than was reserved on it:"
+            return "superseded", "other pods took the capacity of"
+        if reservation.group in changed:
+            return "deleted", f"{changed[reservation.group]}:"
+        return ("node-lost", unfit[pod.uid]) if pod.uid in unfit else None
+
     unusable: dict[ev.ReleaseReason, list[tuple[Reservation, str]]] = {}
-    for uid, reservation in open_ones.items():
-        reason = _missing_reason(view, reservation, overtaken, now)
-        if reason is None and reservation.group in changed:
-            reason = ("deleted", f"{changed[reservation.group]}:")
-        if reason is None and uid in unfit:
-            reason = ("node-lost", unfit[uid])
-        if reason is not None:
+    for reservation in open_ones.values():
+        if (reason := reason_of(reservation)) is not None:
             unusable.setdefault(reason[0], []).append((reservation, reason[1]))
     return unusable
-
-
-def _missing_reason(
-    view: ClusterView,
-    reservation: Reservation,
-    overtaken: Callable[[NodeName], Collection[PodUid]],
-    now: ReconcileContext,
-) -> tuple[ev.ReleaseReason, str] | None:
-    pod = view.pods.get(reservation.uid)
-    if pod is None:
-        return "deleted", _deletion_text(view, reservation, now)
-    if pod.deleting:
-        return "deleted", DELETED_UNBOUND
-    node = view.nodes.get(reservation.node)
-    if node is None or node.deleting:
-        return "node-lost", f"node {reservation.node} is gone:"
-    if reservation.uid not in overtaken(reservation.node):
-        return None
-    if any(node.allocatable.get(k, 0) < v for k, v in reservation.requests.items()):
-        return "node-lost", f"node {node.name} offers less than was reserved on it:"
-    return "superseded", "other pods took the capacity of"
 
 
 def _deletion_text(view: ClusterView, reservation: Reservation, now: ReconcileContext) -> str:
