@@ -748,9 +748,17 @@ def _is_taken(
     view: ClusterView, state: ReservationState, hold: CapacityHold, name: NodeName
 ) -> bool:
     """Return whether a node has too little for a hold beside what stays and what higher priorities hold there."""
-    used: dict[str, int] = {}
-    for requests in _standing(view, state, hold, name):
-        add_amounts(used, requests)
+    above = claims_against(state, name, priority=hold.priority + 1, gang_uid=hold.gang_uid)
+    holds = [claim for claim in above if claim.kind == "hold"]
+    used = not_free(view, state, name, holds, hold.gang_uid)
+    for pod in view.on_node.get(name, {}).values():
+        if not may_leave(pod):
+            add_amounts(used, dict(pod.shape.requests))
+    for claim in above:
+        if claim.kind == "preemption" or (
+            claim.kind == "reservation" and unassigned(view, claim.uid)
+        ):
+            add_amounts(used, claim.requests)
     allocatable = view.nodes[name].allocatable
     asks: dict[str, int] = {}
     for claim in hold.pods:
@@ -760,19 +768,3 @@ def _is_taken(
         amount > 0 and allocatable.get(resource, 0) - used.get(resource, 0) < amount
         for resource, amount in asks.items()
     )
-
-
-def _standing(
-    view: ClusterView, state: ReservationState, hold: CapacityHold, name: NodeName
-) -> Iterator[Mapping[str, int]]:
-    for pod in view.on_node.get(name, {}).values():
-        if not may_leave(pod):
-            yield dict(pod.shape.requests)
-    above = claims_against(state, name, priority=hold.priority + 1, gang_uid=hold.gang_uid)
-    for claim in above:
-        if claim.kind == "preemption" or (
-            claim.kind == "reservation" and unassigned(view, claim.uid)
-        ):
-            yield claim.requests
-    holds = [claim for claim in above if claim.kind == "hold"]
-    yield not_free(view, state, name, holds, hold.gang_uid)
