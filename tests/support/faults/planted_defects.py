@@ -32,12 +32,12 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
         "barrier.opened = False", "pass",
     ),
     "a reservation is not released when its pod is gone": (
-        "core.reconcile.cluster_reconciliation", "_missing_reason",
-        "if pod is None:\n        return", "if pod is None:\n        return None\n        return",
+        "core.reconcile.cluster_reconciliation", "_unusable",
+        "if pod is None:\n            return", "if pod is None:\n            return None\n            return",
     ),
     "a reservation on a lost node is kept": (
-        "core.reconcile.cluster_reconciliation", "_missing_reason",
-        "if node is None or node.deleting:", "if node is None:\n        return None\n    if node.deleting:",
+        "core.reconcile.cluster_reconciliation", "_unusable",
+        "if node is None or node.deleting:", "if node is None:\n            return None\n        if node.deleting:",
     ),
     "unused reservations never expire": (
         "core.reconcile.cluster_reconciliation", "_released",
