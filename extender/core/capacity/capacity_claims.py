@@ -14,7 +14,7 @@ Also which claims do not fit on an oversubscribed node.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -428,6 +428,12 @@ def lost_members(root: GangState) -> Mapping[str, list[CapacityClaim]]:
     return lost
 
 
+# what names have in common: all of it, all but the last part, nothing
+_ALIKE: Final[tuple[Callable[[str], str], ...]] = (
+    str, lambda name: name.rpartition("-")[0], lambda _: "",
+)  # fmt: skip
+
+
 def nodes_of_replacements(
     lost: Sequence[CapacityClaim], newcomers: Sequence[Pod]
 ) -> Mapping[PodUid, NodeName]:
@@ -438,7 +444,7 @@ def nodes_of_replacements(
     """
     nodes: dict[PodUid, NodeName] = {}
     replaced: set[PodUid] = set()
-    for alike in (_whole, _without_last_part, _any):
+    for alike in _ALIKE:
         by_name: dict[str, list[CapacityClaim]] = {}
         for claim in reversed(lost):
             if claim.uid not in replaced:
@@ -449,18 +455,6 @@ def nodes_of_replacements(
                 nodes[pod.uid] = claim.node
                 replaced.add(claim.uid)
     return nodes
-
-
-def _whole(name: str) -> str:
-    return name
-
-
-def _without_last_part(name: str) -> str:
-    return name.rpartition("-")[0]
-
-
-def _any(_name: str) -> str:
-    return ""
 
 
 def replacement_hold_end(

@@ -319,11 +319,13 @@ class HoldRequests:
         )
         self._request = msgspec.structs.replace(request, evictable=source, explain=False)
         emptied = {node.name: node for node in without(self._request, everything).nodes}
-        self.busy: Mapping[NodeName, int] = {
-            node.name: slots
-            for node in request.nodes
-            if (slots := _busy_slots(node, emptied[node.name], request.shapes)) > 0
+        busy = {
+            n.name: max(
+                (_slots(emptied[n.name], s) - _slots(n, s) for s in request.shapes), default=0
+            )
+            for n in request.nodes
         }
+        self.busy: Mapping[NodeName, int] = {name: n for name, n in busy.items() if n > 0}
         namespace = tree.root.key.namespace
         self._own = [pod for pod in everything if namespace_of(pod.pod) == namespace]
         self._domain = _domains(request, _topology_key(request.root))
@@ -495,10 +497,6 @@ def _topology_key(group: PlanGroup) -> str:
     if keys := domain_keys(group):
         return keys[0]
     return next((key for child in group.groups if (key := _topology_key(child))), "")
-
-
-def _busy_slots(now: PlanNode, emptied: PlanNode, shapes: Collection[PodShape]) -> int:
-    return max((_slots(emptied, s) - _slots(now, s) for s in shapes), default=0)
 
 
 def _slots(node: PlanNode, shape: PodShape) -> int:

@@ -92,13 +92,6 @@ class _NodeSearch:
             self._known[key] = self._fits(counts)
         return self._known[key] is True
 
-    def _fewer_may_do(self, counts: Counts) -> bool:
-        """Return whether the budget ended before fewer nodes of the same kinds were ruled out."""
-        return any(
-            answer is None and all(counts.get(name, 0) >= count for name, count in key)
-            for key, answer in self._known.items()
-        )
-
     def _fits(self, counts: Counts) -> bool | None:
         nodes = self.node_table.nodes
         new = (
@@ -115,7 +108,11 @@ class _NodeSearch:
             for name, count in counts.items()
         )
         text = " and ".join(self._text(name, count) for name, count in counts.items())
-        if self._fewer_may_do(counts):
+        # the budget ended before fewer nodes of the same kinds were ruled out
+        if any(
+            answer is None and all(counts.get(name, 0) >= count for name, count in key)
+            for key, answer in self._known.items()
+        ):
             text += " (fewer may do: the search was cut short)"
         return Relaxation(kind="nodes", text=text, added=added)
 

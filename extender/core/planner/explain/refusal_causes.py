@@ -19,7 +19,6 @@ from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import NodeName
 from extender.core.model.message_formatting import counted, join_names
-from extender.core.model.nodes import Taint
 from extender.core.model.pods import NodeSelector, PodShape, Toleration
 from extender.core.planner.model.interpod_constraints import rule_text
 from extender.core.planner.model.node_filters import (
@@ -343,7 +342,10 @@ class GroupCauses:
             for taints in node_table.taints()[1]
             for taint in taints
             if taint.effect != "PreferNoSchedule"
-            and not all(tolerated(_with_taint(taint), shape)[0] for shape in shapes)
+            and not all(
+                tolerated(NodeTable((PlanNode(name=NodeName("node"), taints=(taint,)),)), shape)[0]
+                for shape in shapes
+            )
         }
         if keys:
             word = "taint" if len(keys) == 1 else "taints"
@@ -467,10 +469,6 @@ def groups_below(problem: PlacementProblem, group: CompiledGroup) -> Iterator[Co
     yield group
     for index in group.children:
         yield from groups_below(problem, problem.groups[index])
-
-
-def _with_taint(taint: Taint) -> NodeTable:
-    return NodeTable((PlanNode(name=NodeName("node"), taints=(taint,)),))
 
 
 def _words(selector: NodeSelector) -> Iterator[str]:
