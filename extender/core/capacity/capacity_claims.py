@@ -133,19 +133,6 @@ def not_free(
     return amounts
 
 
-def held_back(
-    view: ClusterView,
-    state: ReservationState,
-    node: NodeName,
-    *,
-    priority: int,
-    gang_uid: GangUid | str,
-) -> dict[str, int]:
-    """Return `not_free` for the capacity holds on a node alone; empty: there are none."""
-    holds = claims_against(state, node, priority=priority, gang_uid=gang_uid, kinds=("hold",))
-    return not_free(view, state, node, holds, gang_uid)
-
-
 def preemptions_of(
     state: ReservationState, claims: Iterable[CapacityClaim]
 ) -> list[PendingPreemption]:
@@ -357,16 +344,6 @@ _NOT_HELD: tuple[MemberTerminationCause, ...] = (
     "preempted",
     "node-lost",
 )  # the capacity is for the preemptor, or gone
-
-
-def may_wait_for_capacity(
-    state: ReservationState, node: NodeName, uid: PodUid, *, priority: int, gang_uid: GangUid
-) -> bool:
-    """Return whether a tree may wait for the capacity of a terminating pod: no replacement hold blocks it."""
-    blocking = claims_against(
-        state, node, priority=priority, gang_uid=gang_uid, kinds=("replacement",)
-    )
-    return all(hold.uid != uid for hold in blocking)
 
 
 def oversubscribed_holds(view: ClusterView, state: ReservationState) -> frozenset[PodUid]:

@@ -32,7 +32,6 @@ from extender.core.admit.verdict_events import (
 )
 from extender.core.capacity.capacity_claims import (
     claims_against,
-    held_back,
     is_preempting,
     may_leave,
     nodes_of,
@@ -181,7 +180,8 @@ def held_against(
         nodes: The nodes of its plan request, sorted by name.
     """
     for name in {name for hold in state.capacity_holds.values() for name in nodes_of(hold)}:
-        held = held_back(view, state, name, priority=priority, gang_uid=gang_uid)
+        holds = claims_against(state, name, priority=priority, gang_uid=gang_uid, kinds=("hold",))
+        held = not_free(view, state, name, holds, gang_uid)
         place = bisect_left(nodes, name, key=lambda node: node.name) if held else len(nodes)
         if place == len(nodes) or nodes[place].name != name:
             continue

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
-from extender.core.capacity.capacity_claims import is_preempting, may_wait_for_capacity
+from extender.core.capacity.capacity_claims import claims_against, is_preempting
 from extender.core.capacity.free_capacity import NO_HOLDS
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState, claims_of
@@ -271,10 +271,12 @@ class _Collection:
         return [d for d in free if d.name not in left_alone], going, left_alone
 
     def _may_wait_for(self, pod: Pod, node: NodeName) -> bool:
-        root, state = self.tree.root, self.state
-        return may_wait_for_capacity(
-            state, node, pod.uid, priority=root.priority, gang_uid=root.uid
+        """Return whether the tree may wait for the capacity of a terminating pod: no replacement hold blocks it."""
+        root = self.tree.root
+        blocking = claims_against(
+            self.state, node, priority=root.priority, gang_uid=root.uid, kinds=("replacement",)
         )
+        return all(hold.uid != pod.uid for hold in blocking)
 
     def _take(self, drafts: dict[str, _Draft], pod: Pod) -> bool:
         """Add a pod to its unit and return True; return False if it must stay."""
