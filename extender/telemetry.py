@@ -35,7 +35,7 @@ from extender.core.log.events import (
     ReservationReleased,
     SteppedClock,
 )
-from extender.core.log.preemption_state import NOT_IN_VAIN, RAN_BRIEFLY_US
+from extender.core.log.reservation_state import NOT_IN_VAIN, RAN_BRIEFLY_US
 from extender.core.log.tampering import TamperKind
 from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import Plan, Verdict

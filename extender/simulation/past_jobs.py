@@ -32,8 +32,7 @@ from extender.core.model.pods import PodShape
 from extender.core.model.quantities import written_amounts
 from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.codec.request_codec import Decoder
-from extender.core.planner.model.leaf_slices import is_sliced, minimum_pods
-from extender.core.planner.plan_types import PlanGroup, PlanRequest
+from extender.core.planner.plan_types import PlanGroup, PlanRequest, is_sliced, minimum_pods
 from extender.core.trees.tree_events import decode_request, replay_tree
 from extender.core.workloads.tree_compiler import CompileRequest, GroupSpec
 from extender.core.workloads.tree_policy import TreeProfile

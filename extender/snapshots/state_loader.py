@@ -21,15 +21,17 @@ from msgspec.msgpack import Decoder, Encoder
 from extender.core.log.capacity_claim import CapacityClaim, claims_by_node
 from extender.core.log.events import ControlPlaneFeaturesDetected, RecordedEvent
 from extender.core.log.moves_state import PendingMoves
-from extender.core.log.preemption_state import EvictedPod, PendingPreemption, Victim
 from extender.core.log.reservation_state import (
     EMPTY,
     CapacityHold,
+    EvictedPod,
     GangState,
+    PendingPreemption,
     RejectionKey,
     RejectionState,
     ReservationState,
     UnusedHolds,
+    Victim,
     WorkloadTree,
     claims_of,
 )

@@ -10,7 +10,7 @@ import msgspec
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.model.scheduling_constraints import SliceLevel
-from extender.core.planner.model.leaf_slices import with_slices
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     Plan,
     PlanExclusive,
@@ -19,8 +19,9 @@ from extender.core.planner.plan_types import (
     PlanNear,
     PlanNode,
     PlanRequest,
+    with_slices,
 )
-from extender.core.planner.planning import NodeTable, plan
+from extender.core.planner.planning import plan
 from tests.bench.figures import Figure, Scale
 
 SHAPES = (

@@ -17,8 +17,9 @@ from typing import Any, Literal
 import uvloop
 
 from extender.control.monitors.read_model_projector import project_all
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, Refusal
-from extender.core.planner.planning import NodeTable, plan
+from extender.core.planner.planning import plan
 from extender.store import schema_migration
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog

@@ -26,6 +26,7 @@ from extender.core.log.events import (
 from extender.core.model.ids import Epoch, GangUid, PlanId, Position
 from extender.core.model.pods import PodShape
 from extender.core.planner.codec.request_codec import Encoder
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     PLANNER_VERSION,
     Assignment,
@@ -33,7 +34,7 @@ from extender.core.planner.plan_types import (
     PlanNode,
     PlanRequest,
 )
-from extender.core.planner.planning import NodeTable, plan
+from extender.core.planner.planning import plan
 from extender.ports.log_ports import DecisionInput
 from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs

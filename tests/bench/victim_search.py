@@ -18,13 +18,20 @@ import numpy as np
 
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodShape
-from extender.core.planner.plan_types import PlanGroup, PlanNode, PlanRequest
-from extender.core.planner.planning import NodeTable, plan
-from extender.core.planner.preempt.post_eviction_view import PostEvictionView
+from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.plan_types import (
+    Evictable,
+    PlanGang,
+    PlanGroup,
+    PlanNode,
+    PlanRequest,
+    PlanUnit,
+    PlanVictim,
+)
+from extender.core.planner.planning import plan
+from extender.core.planner.preempt.post_eviction_view import CostModel, PostEvictionView
 from extender.core.planner.preempt.reprieve import Reprieve
-from extender.core.planner.preempt.victim_cost import CostModel
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
-from extender.core.planner.preemption_types import Evictable, PlanGang, PlanUnit, PlanVictim
 from extender.core.planner.solve.greedy_placement import SearchBudget
 from extender.core.planner.solve.solver_pipeline import solve
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile

@@ -43,7 +43,7 @@ from extender.cli.output.list_table import (
     time_column,
 )
 from extender.cli.output.printing import complain, visible
-from extender.core.admit.wish_sentences import shown_texts
+from extender.core.admit.gang_sentences import shown_texts
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
 from extender.core.model.message_formatting import counted

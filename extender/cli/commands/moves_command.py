@@ -25,7 +25,7 @@ from extender.core.model.message_formatting import (
 )
 
 if TYPE_CHECKING:
-    from extender.core.planner.moves.move_problem import Move
+    from extender.core.planner.moves.move_search import Move
     from extender.queries.plan.moves_query import MovesAnswer, MovesUnderWay
 
 ClusterFiles = Annotated[list[str] | None, typer.Option("--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable.")]  # fmt: skip

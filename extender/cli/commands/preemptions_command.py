@@ -224,7 +224,7 @@ def _gone(unit: UnitLine, gone_at: str) -> str:
 
 def _cost(cost: dict[str, int]) -> str:
     """Return a cost as text, the most important part first."""
-    from extender.core.planner.preempt.victim_cost import VictimCost
+    from extender.core.planner.preempt.post_eviction_view import VictimCost
 
     order = {name: number for number, name in enumerate(VictimCost.__struct_fields__)}
     ordered = sorted(cost, key=lambda name: (order.get(name, len(order)), name))

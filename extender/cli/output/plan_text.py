@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import UnsetType
 
 from extender.cli.output.printing import console, print_table, visible
-from extender.core.admit.wish_sentences import shown_texts
+from extender.core.admit.gang_sentences import shown_texts
 from extender.core.model.message_formatting import counted
-from extender.core.planner.model.leaf_slices import SLICE_MARK
+from extender.core.planner.plan_types import SLICE_MARK
 from extender.queries.plan.plan_query import BEST_TO_WORST, CopiesLine, GangVerdict, PlanAnswer
 
 NODES_SHOWN = 8  # of a leaf; all of them are in -o json

@@ -31,7 +31,7 @@ from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility
-from extender.core.planner.moves.move_problem import MovesRequest
+from extender.core.planner.moves.move_search import MovesRequest
 from extender.queries.log.event_dto import parse_time
 from extender.queries.plan.capacity_query import CapacityChanges, answer_capacity_query
 from extender.queries.plan.moves_query import (

@@ -19,8 +19,7 @@ import msgspec
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.core.log.events import GoneVia
-from extender.core.log.preemption_state import PendingPreemption, Victim
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.reservation_state import PendingPreemption, ReservationState, Victim
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, PlanId, PodUid
@@ -33,7 +32,7 @@ from extender.core.model.visibility import (
     namespace_of,
     readers_of,
 )
-from extender.core.preempt.lost_work import lost_work_min
+from extender.core.preempt.disruption_units import lost_work_min
 from extender.core.preempt.preemption_lifecycle import (
     EVICTION_BY_REASON,
     EvictionContext,

@@ -36,7 +36,7 @@ from extender.core.model.errors import (
 from extender.core.model.ids import NIL_GANG, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
 from extender.core.planner.codec.request_codec import digest_of
-from extender.core.planner.moves.move_problem import Move
+from extender.core.planner.moves.move_search import Move
 from extender.core.planner.plan_types import PLANNER_VERSION
 from extender.core.preempt.moves_lifecycle import (
     MovesContext,

@@ -22,10 +22,12 @@ from extender.control.actuators.write_priority import PlacementPriority
 from extender.control.log.leader import Leader
 from extender.core.admit.gang_sentences import (
     Sentences,
+    group_lines,
     invalid_text,
     missing_text,
     orphan_text,
     pending_sentences,
+    short_text,
     waiting_text,
 )
 from extender.core.admit.native_gang_scheduling import has_its_condition_written, native_on
@@ -35,9 +37,12 @@ from extender.core.admit.tree_warnings import (
     collect_warnings,
     template_mismatches,
 )
-from extender.core.admit.wish_sentences import group_lines, short_text
-from extender.core.log.preemption_state import PendingPreemption
-from extender.core.log.reservation_state import EMPTY, GangState, ReservationState
+from extender.core.log.reservation_state import (
+    EMPTY,
+    GangState,
+    PendingPreemption,
+    ReservationState,
+)
 from extender.core.model.cluster_view import ClusterView, changed_groups, pods_by_leaf
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, GroupKey, PodUid

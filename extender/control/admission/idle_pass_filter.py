@@ -12,7 +12,7 @@ import msgspec
 
 from extender.control.admission.cluster_observer import Moment
 from extender.core.admit.plan_request import TreePart
-from extender.core.admit.refusal_validity import only_less
+from extender.core.admit.verdict_events import only_less
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.model.ids import NIL_GANG, NodeName, PodUid
 from extender.core.model.object_identity import same_objects

@@ -14,15 +14,19 @@ from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
-from extender.core.admit.lost_members import choices_of, in_vain_text, with_wider_domains
-from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
-from extender.core.admit.verdict_events import EventContext, decide_verdict, still_holds
+from extender.core.admit.plan_request import choices_of, in_vain_text, with_wider_domains
+from extender.core.admit.verdict_events import (
+    ComparedNodes,
+    EventContext,
+    decide_verdict,
+    still_holds,
+    would_be_refused,
+)
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import GangUid
 from extender.core.model.scheduling_constraints import LostMembers
 from extender.core.planner.plan_types import Plan, PlanRequest, Verdict
-from extender.core.preempt.preemption_planning import decide_give_up
-from extender.core.preempt.unbound_gang_members import unbound_reservations
+from extender.core.preempt.preemption_planning import decide_give_up, unbound_reservations
 from extender.ports.log_ports import DecisionInput
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,9 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol, TypeVar
 
 from extender.core.planner.codec.request_codec import Decoder, Encoder
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, Verdict
-from extender.core.planner.planning import DeferredWork, NodeTable, plan, plan_at_once
+from extender.core.planner.planning import DeferredWork, plan, plan_at_once
 from extender.core.planner.preempt.judgement import Judgement, judge
 from extender.ports.log_ports import DecisionInput
 from extender.runtime.worker_process import NICE, WorkerProcess

@@ -15,8 +15,12 @@ import msgspec
 
 from extender.core.capacity.capacity_claims import victims_are_gone
 from extender.core.log.events import CancelReason, NewEvent, PreemptionCancelled
-from extender.core.log.preemption_state import PendingPreemption
-from extender.core.log.reservation_state import GangState, ReservationState, reservations_on
+from extender.core.log.reservation_state import (
+    GangState,
+    PendingPreemption,
+    ReservationState,
+    reservations_on,
+)
 from extender.core.model.cluster_view import ClusterView, eviction_priority, groups_above
 from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.object_identity import (
@@ -24,14 +28,13 @@ from extender.core.model.object_identity import (
     changed_keys,
 )
 from extender.core.model.pod_groups import Tree
-from extender.core.planner.plan_types import GIVEN, Plan, PlanRequest, Refusal, Verdict
+from extender.core.planner.plan_types import GIVEN, Evictable, Plan, PlanRequest, Refusal, Verdict
 from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.victim_search import (
     NoPreemption,
     PreemptionVerdict,
     may_trigger_preemption,
 )
-from extender.core.planner.preemption_types import Evictable
 from extender.core.preempt.disruption_units import may_preempt
 from extender.core.preempt.preemption_lifecycle import (
     EvictionContext,

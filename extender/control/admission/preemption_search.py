@@ -16,12 +16,12 @@ from extender.core.planner.plan_types import Plan, PlanRequest, Verdict
 from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.judgement import Judgement
 from extender.core.planner.preempt.victim_search import PreemptionPlan, only_awaiting
+from extender.core.preempt.preemption_lifecycle import takeovers_by_plan
 from extender.core.preempt.preemption_planning import (
     decide_preemption,
     preemption_still_holds,
+    unbound_reservations,
 )
-from extender.core.preempt.preemption_takeover import takeovers_by_plan
-from extender.core.preempt.unbound_gang_members import unbound_reservations
 from extender.ports.log_ports import DecisionInput
 from extender.telemetry import METRICS
 

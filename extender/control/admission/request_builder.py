@@ -13,7 +13,6 @@ from immutables import Map
 
 from extender.control.admission.cluster_observer import Moment
 from extender.core.admit.interpod_rules import InterpodRulePart, InterpodRules
-from extender.core.admit.lost_members import vacated
 from extender.core.admit.node_rejections import NodeRejections, RejectionEvidence
 from extender.core.admit.plan_request import (
     TreePart,
@@ -21,6 +20,7 @@ from extender.core.admit.plan_request import (
     group_key_of,
     plan_request,
     ruled_part,
+    vacated,
 )
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.fairness.search_turns import SearchBackoff

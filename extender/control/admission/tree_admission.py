@@ -31,17 +31,18 @@ from extender.control.admission.refusal_explanations import RefusalExplanations
 from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import SearchWork, TreeSearches, WantedSearch
 from extender.core.admit.native_gang_scheduling import bind_blockers
-from extender.core.admit.refusal_validity import ComparedNodes, only_less, would_be_refused
 from extender.core.admit.verdict_events import (
+    ComparedNodes,
     decide_invalid,
     decide_verdict,
     is_recorded,
     is_recorded_invalid,
-    only_numbers_differ,
+    only_less,
     still_holds,
+    would_be_refused,
 )
 from extender.core.capacity.capacity_claims import victims_are_gone
-from extender.core.capacity.hold_progress import held_against
+from extender.core.holds.hold_planning import held_against
 from extender.core.log.events import NewEvent
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import GangUid, GroupKey, Position
@@ -59,11 +60,11 @@ from extender.core.planner.plan_types import (
 )
 from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.judgement import Judgement
-from extender.core.preempt.unbound_gang_members import (
+from extender.core.preempt.preemption_planning import (
     is_being_evicted,
     leaves_being_evicted,
 )
-from extender.core.reconcile.overcommit_attribution import retry_time_us
+from extender.core.reconcile.reservation_checks import retry_time_us
 from extender.ports.log_ports import DecisionInput
 from extender.telemetry import METRICS
 
@@ -330,7 +331,7 @@ class TreeAdmission:
                 now.request.root,
                 now.request.shapes,
             )
-            if same_tree and is_recorded(root, explained.verdict, considered):
+            if same_tree and is_recorded(root, explained.verdict, considered, explained=False):
                 self._record_verdict(
                     answered, explained.verdict, explained.encoded, judged=explained.judged
                 )
@@ -680,10 +681,12 @@ class TreeAdmission:
         tree.judged = judged is not None
         note = self._held_for_others(tree_request, verdict)
         considered, reduced = self._considered(uid, note, judged)
-        as_recorded = only_numbers_differ(state.gangs.get(uid), verdict, considered)
+        as_recorded = is_recorded(state.gangs.get(uid), verdict, considered, explained=True)
         last_ms = tree.recorded_ms
         waits = as_recorded and last_ms is not None and now_ms - last_ms < tree.numbers_pause_ms
-        waits |= not explained and is_recorded(state.gangs.get(uid), verdict, considered)
+        waits |= not explained and is_recorded(
+            state.gangs.get(uid), verdict, considered, explained=False
+        )
         if waits and isinstance(verdict, Refusal) and verdict.outcome == "waiting":
             return  # members still arrive; a pass after the pause records their number
         after = state

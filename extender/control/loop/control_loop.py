@@ -28,8 +28,8 @@ from extender.control.loop.reconciler import Reconciler
 from extender.control.published.pass_result import Observation
 from extender.core.admit.native_gang_scheduling import gates_to_remove
 from extender.core.admit.plan_request import is_refused, refused_members
-from extender.core.capacity.hold_progress import hold_progress
 from extender.core.fairness.search_turns import SearchTurn
+from extender.core.holds.hold_planning import hold_progress
 from extender.core.log.reservation_state import CapacityHold, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import (

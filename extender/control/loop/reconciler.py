@@ -17,8 +17,8 @@ from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.loop_parts import LoopParts
 from extender.core.admit.node_rejections import decide_rejections
 from extender.core.admit.readmission_backoff import ROUNDS_FREE, ReadmissionLoop
-from extender.core.capacity.replacement_holds import expired_holds
-from extender.core.holds.capacity_hold_ends import decide_hold_ends
+from extender.core.capacity.capacity_claims import expired_holds
+from extender.core.holds.hold_planning import decide_hold_ends
 from extender.core.log.each_gang import EachGang
 from extender.core.log.events import (
     CapacityUseReason,
@@ -36,8 +36,7 @@ from extender.core.log.reservation_state import (
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NIL_GANG, GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
-from extender.core.preempt.preemption_lifecycle import decide_evictions
-from extender.core.preempt.preemption_takeover import takeovers_by_pods
+from extender.core.preempt.preemption_lifecycle import decide_evictions, takeovers_by_pods
 from extender.core.reconcile.cluster_reconciliation import (
     losses_without_cause,
 )
@@ -148,27 +147,26 @@ class Reconciler:
         view, forest, state = moment.view, moment.forest, moment.pending
         self._reasons.retain(state)
         self._begin_term(view, state)
-        now = self._context(view, state)
-        eviction_context = self._parts.evictor.eviction_context(now.actor, now.cause, view, state)
         gangs = EachGang(self._faults.attempt)
+        now = msgspec.structs.replace(self._context(view, state), gangs=gangs)
+        eviction_context = msgspec.structs.replace(
+            self._parts.evictor.eviction_context(now.actor, now.cause, view, state), gangs=gangs
+        )
         # before the comparison, which completes trees
         drafts = decide_hold_ends(
             view,
             state,
             forest,
             now,
-            gangs,
             enabled=bool(self._parts.settings.hold_capacity_after_s),
         )
-        drafts += decide_evictions(view, state, forest, eviction_context, gangs)
-        drafts += self._differences(moment, now, gangs)
+        drafts += decide_evictions(view, state, forest, eviction_context)
+        drafts += self._differences(moment, now)
         decide = functools.partial(self._parts.mover.decide, view, forest, state, now.cause)
         drafts += gangs.decide(NIL_GANG, "moves", decide)
-        drafts += takeovers_by_pods(view, state, drafts, eviction_context, gangs)
+        drafts += takeovers_by_pods(view, state, drafts, eviction_context)
         self._parts.preemption_policy.allow_retry(drafts)
-        await self._parts.appends.append(
-            [*drafts, *self._nominations.look(view, state, now, gangs)]
-        )
+        await self._parts.appends.append([*drafts, *self._nominations.look(view, state, now)])
         warn_overcommit(drafts)
         self._back_off_released(moment, state, drafts)
         self._parts.exchange.published.mark_compared(view)
@@ -214,20 +212,18 @@ class Reconciler:
             if reservation.uid not in view.pods
         }
 
-    def _differences(
-        self, moment: Moment, now: ReconcileContext, gangs: EachGang
-    ) -> list[NewEvent]:
+    def _differences(self, moment: Moment, now: ReconcileContext) -> list[NewEvent]:
         """Return the events for what differs, and start to look up how members ended that the view does not have."""
         view, forest, state = moment.view, moment.forest, moment.pending
         self._unwatched = {u: r for u, r in self._unwatched.items() if reservation_of(state, u)}
-        drafts = self._comparison.decide(view, state, forest, now, gangs)
+        drafts = self._comparison.decide(view, state, forest, now)
         vanished: list[MemberTerminated | Reservation] = [
             *self._unwatched.values(),
             *losses_without_cause(view, drafts),
         ]
         if self._reasons.look_up(vanished):
             now = msgspec.structs.replace(now, awaited=self._reasons.awaited)
-            drafts = self._comparison.decide(view, state, forest, now, gangs)
+            drafts = self._comparison.decide(view, state, forest, now)
         return drafts
 
     def _expired(self, state: ReservationState) -> frozenset[GangUid]:

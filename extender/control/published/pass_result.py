@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from extender.core.admit.readmission_backoff import ReadmissionPause, WaitReason
 from extender.core.fairness.new_gang_limits import NewGangLimit
 from extender.core.fairness.search_turns import SearchTurn
-from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
 from extender.core.holds.hold_planning import HoldRefusal
 from extender.core.log.reservation_state import Reservation
 from extender.core.model.cluster_view import ClusterView, forest_after, forest_steps

@@ -15,8 +15,8 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import PodUid
 from extender.core.model.pods import PodEnd
 from extender.core.preempt.preemption_lifecycle import EvictionContext
+from extender.core.reconcile.cluster_reconciliation import PredictedLosses
 from extender.core.reconcile.drift import ReconcileContext
-from extender.core.reconcile.predicted_replacements import PredictedLosses
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import ObjectFaults
 from extender.settings import Settings
@@ -73,14 +73,12 @@ class LossPredictor:
         observation = self._published.observation
         if not self._answers.awaited and view.members is observation.compared.members:
             return state  # in most steps: nothing was lost since the last pass
-        gangs = EachGang(self._faults.attempt)
+        now = msgspec.structs.replace(self.context(), gangs=EachGang(self._faults.attempt))
         states = [state]
         self._faults.attempt(
             "predicted losses",
             lambda: states.append(
-                self._cache.of(
-                    view, state, observation.forest, observation.compared, self.context(), gangs
-                )
+                self._cache.of(view, state, observation.forest, observation.compared, now)
             ),
         )
         return states[-1]

@@ -29,9 +29,9 @@ from extender.core.model.errors import (
 )
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pods import Pod
-from extender.core.preempt.preemption_planning import recently_evicted_units
-from extender.core.preempt.preemption_takeover import takeovers_by_plan
-from extender.core.preempt.unbound_gang_members import (
+from extender.core.preempt.preemption_lifecycle import takeovers_by_plan
+from extender.core.preempt.preemption_planning import (
+    recently_evicted_units,
     release_reservations,
     unbound_reservations,
 )
@@ -46,9 +46,9 @@ from extender.core.verbs.preempt_verb import (
     answer_without_choice,
     build_preempt_input,
     choose_victims,
+    encode,
     planned_event,
 )
-from extender.core.verbs.preempt_verb_input import encode
 from extender.ports.cluster_ports import Cluster, PodRef
 from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
 from extender.settings import Settings

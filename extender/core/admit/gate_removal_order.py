@@ -108,8 +108,24 @@ def next_to_release(
         ungated: Reservations whose members have no gate any more and are not assigned yet.
         at_bind: Returns whether a member is at the bind barrier: kube-scheduler counts it on its node.
     """
+
+    def levels_of(rule: PodRule) -> _Levels:
+        def count(nodes: Iterable[NodeName]) -> Counter[str]:
+            return Counter(v for node in nodes if (v := _value(view, rule, node)) is not None)
+
+        def counted(pod: Pod | None) -> bool:
+            return pod is not None and not pod.deleting and rule.match(pod.namespace, pod.labels)
+
+        assigned = (pod.node for pod in view.pods.values() if pod.node is not None and counted(pod))
+        released = [r for r in ungated if counted(view.pods.get(r.uid))]
+        return _Levels(
+            arrived=count(assigned) + count(r.node for r in released if at_bind(r.uid)),
+            coming=count(r.node for r in released if not at_bind(r.uid)),
+            waiting=count(r.node for r in waiting if counted(view.pods.get(r.uid))),
+        )
+
     rules = {rule for reservation in waiting for rule in spread_rules(view, reservation)}
-    levels = {rule: _levels(view, rule, waiting, ungated, at_bind) for rule in rules}
+    levels = {rule: levels_of(rule) for rule in rules}
     chosen = []
     for reservation in waiting:
         domains = [
@@ -129,28 +145,6 @@ def _may_rise(level: _Levels, skew: int, value: str) -> bool:
     growing = +(level.waiting + level.coming)
     lowest = min((level.arrived[v] for v in growing), default=level.arrived[value])
     return level.arrived[value] + level.coming[value] < lowest + skew
-
-
-def _levels(
-    view: ClusterView,
-    rule: PodRule,
-    waiting: Iterable[Reservation],
-    ungated: Iterable[Reservation],
-    at_bind: Callable[[PodUid], bool],
-) -> _Levels:
-    def count(nodes: Iterable[NodeName]) -> Counter[str]:
-        return Counter(v for node in nodes if (v := _value(view, rule, node)) is not None)
-
-    def counted(pod: Pod | None) -> bool:
-        return pod is not None and not pod.deleting and rule.match(pod.namespace, pod.labels)
-
-    assigned = (pod.node for pod in view.pods.values() if pod.node is not None and counted(pod))
-    released = [r for r in ungated if counted(view.pods.get(r.uid))]
-    return _Levels(
-        arrived=count(assigned) + count(r.node for r in released if at_bind(r.uid)),
-        coming=count(r.node for r in released if not at_bind(r.uid)),
-        waiting=count(r.node for r in waiting if counted(view.pods.get(r.uid))),
-    )
 
 
 def _value(view: ClusterView, rule: PodRule, name: NodeName) -> str | None:

@@ -6,39 +6,50 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
+from immutables import Map
 from msgspec import UNSET, UnsetType
 
-from extender.core.admit.exclusive_domains import (
+from extender.core.admit.interpod_rules import (
+    InterpodRulePart,
+    InterpodRules,
     closed_domains,
     plan_exclusive,
     with_taken,
 )
-from extender.core.admit.interpod_rules import InterpodRulePart, InterpodRules
-from extender.core.admit.lost_members import with_wider_domains
+from extender.core.capacity.capacity_claims import lost_members, nodes_of_replacements
 from extender.core.capacity.free_capacity import NO_HOLDS, NodeRowCache
-from extender.core.capacity.replacement_holds import lost_members, nodes_of_replacements
+from extender.core.log.capacity_claim import claims_by_node
 from extender.core.log.reservation_state import (
     BoundMember,
     GangState,
     RejectionKey,
     Reservation,
     ReservationState,
+    claims_of,
 )
-from extender.core.model.cluster_view import ClusterView
+from extender.core.model.cluster_view import ClusterView, with_pod
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted
 from extender.core.model.object_identity import IdentityMemo, changed_keys
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod, PodShape
-from extender.core.model.scheduling_constraints import SliceLevel
-from extender.core.planner.model.leaf_slices import RANK_STEP, with_slices
+from extender.core.model.scheduling_constraints import LostMembers, SliceLevel
 from extender.core.planner.plan_types import (
+    RANK_STEP,
     NodeRejection,
     PlanBound,
     PlanGroup,
     PlanMember,
     PlanNear,
+    PlanNode,
     PlanRequest,
+    Refusal,
+    Verdict,
+    map_groups,
+    object_key,
+    satisfied_by_bound,
+    walk,
+    with_slices,
 )
 from extender.core.workloads.kinds.job_kind import INDEX_LABEL as COMPLETION_INDEX
 from extender.core.workloads.kinds.jobset_kind import JOB_INDEX_LABEL
@@ -47,6 +58,137 @@ from extender.core.workloads.kinds.leader_worker_replicas import WORKER_INDEX
 from extender.core.workloads.kinds.plain_pods_kind import plain_uid
 from extender.core.workloads.kinds.statefulset_kind import POD_INDEX
 from extender.core.workloads.workload_object import MANAGED_BY, MIN_ANNOTATION
+
+# --- lost members of a running gang of which no node of their domain is left: what `lostMembers` of their group asks for (D26)
+
+# The proof comes first: the planner has refused the tree as impossible, and no node has gained capacity since. Then the required
+# key of a group with `Widen` is a wish, and of a gang with `GiveUp` all pods are evicted, if the whole tree fits without them.
+
+_PROVED: Final = "impossible"  # outcome of the last decision
+
+
+def choices_of(state: ReservationState, tree: Tree, request: PlanRequest) -> frozenset[LostMembers]:
+    """Return what the groups of a running gang ask for whose lost members have no node in a domain that others fix.
+
+    Args:
+        state: The reservation state; its last decision about the tree is a refusal of the request.
+        request: Its plan request, with the required keys.
+    """
+    asking = {
+        g.key: g.constraints.lost_members
+        for g in tree.groups
+        if g.constraints.lost_members != "Wait"
+    }
+    root = state.gangs.get(tree.root.uid)
+    if not asking or root is None or root.phase != "scheduled" or root.last_loss is None:
+        return frozenset()
+    if root.last_decision is None or root.last_decision.outcome != _PROVED:
+        return frozenset()
+    if satisfied_by_bound(request.root):  # members beyond the minimum wait
+        return frozenset()
+    nodes = _Nodes(request)
+    return frozenset(
+        asking[object_key(group.key)]
+        for group in walk(request.root)
+        if object_key(group.key) in asking
+        and any(below.members for below in walk(group))
+        and nodes.one_domain(group)
+    )
+
+
+def with_wider_domains(request: PlanRequest, tree: Tree, *, proved: bool) -> PlanRequest:
+    """Return a request in which the required key of groups with `Widen`, and of their slices, is a wish; the same object where it is none.
+
+    It is one when this is proved necessary, and from then on: of a group whose bound members are in several domains.
+
+    Args:
+        request: With the required keys.
+        proved: Whether it is proved that no node of their domain can take the lost members.
+    """
+    widened = {g.key for g in tree.groups if g.constraints.lost_members == "Widen"}
+    if not widened:
+        return request
+    nodes = _Nodes(request)
+    levels = request.levels or ()
+
+    def change(group: PlanGroup) -> PlanGroup:
+        if object_key(group.key) not in widened or not group.topology:
+            return group
+        if not (nodes.several_domains(group) or (proved and nodes.one_domain(group))):
+            return group
+        key = group.topology[-1]
+        wider = group.preferred or (levels[levels.index(key) + 1 :] if key in levels else ())
+        preferred = tuple(dict.fromkeys((key, *wider)))
+        return msgspec.structs.replace(group, topology=(), preferred=preferred)
+
+    root = map_groups(request.root, change)
+    return request if root == request.root else msgspec.structs.replace(request, root=root)
+
+
+def in_vain_text(choice: LostMembers, verdict: Verdict) -> str:
+    """Return that a choice did not help lost members, as a reason why they wait.
+
+    Args:
+        choice: `Widen` or `GiveUp`.
+        verdict: The answer of the planner; no plan that places any.
+    """
+    text = "the lost members have no place outside of the domain either"
+    if choice == "GiveUp":
+        text = "the whole gang has no other place without its own pods either, so it is not evicted"
+    proved = isinstance(verdict, Refusal) and verdict.outcome == _PROVED
+    return (
+        f"lostMembers {choice} was tried in vain: {text} ({'proved' if proved else 'not proved'})"
+    )
+
+
+class _Nodes:
+    """The domains that bound members are in."""
+
+    def __init__(self, request: PlanRequest) -> None:
+        bound = {pod.node for group in walk(request.root) for pod in group.bound}
+        self._nodes: Mapping[NodeName, PlanNode] = {
+            node.name: node for node in request.nodes if node.name in bound
+        }
+
+    def _values(self, group: PlanGroup) -> set[str | None]:
+        """Return the values of the required key; None: of a node that is gone, or has no such label."""
+        key = group.topology[-1]
+        nodes = (self._nodes.get(pod.node) for below in walk(group) for pod in below.bound)
+        return {node.labels.get(key) if node is not None else None for node in nodes}
+
+    def several_domains(self, group: PlanGroup) -> bool:
+        return len(self._values(group) - {None}) > 1
+
+    def one_domain(self, group: PlanGroup) -> bool:
+        """Return whether bound members fix the domain of a required key; where the node of one is not known, there is no proof about it."""
+        values = self._values(group) if group.topology else set()
+        return len(values) == 1 and None not in values
+
+
+def vacated(
+    view: ClusterView, state: ReservationState, trees: Iterable[Tree]
+) -> tuple[ClusterView, ReservationState]:
+    """Return the cluster and the state as if no pod of some trees had a node, and the log did not have them."""
+    uids = set()
+    for tree in trees:
+        uids.add(tree.root.uid)
+        for pod in tree.pods:
+            if pod.node is not None and not pod.deleting:
+                view = with_pod(view, msgspec.structs.replace(pod, node=None, nominated=None))
+    left = {uid: gang for uid, gang in state.gangs.items() if uid not in uids}
+    preemptions = {uid: each for uid, each in state.preemptions.items() if uid not in uids}
+    holds = {uid: hold for uid, hold in state.capacity_holds.items() if uid not in uids}
+    return view, msgspec.structs.replace(
+        state,
+        gangs=Map(left),
+        gang_of=Map({pod: uid for pod, uid in state.gang_of.items() if uid not in uids}),
+        preemptions=Map(preemptions),
+        capacity_holds=Map(holds),
+        claims_on=claims_by_node(claims_of(left.values(), preemptions.values(), holds.values())),
+    )
+
+
+# --- the request
 
 # Labels with the position of a pod in its leaf, the outer one first; the first row that all its pods have counts.
 _RANK_LABELS: Final = (
@@ -146,12 +288,21 @@ class TreeParts:
             if root is not None
             else (NO_HOLDS, NO_HOLDS)
         )
-        kept = self._kept.get(tree.root.uid)
-        if kept is None:
-            kept = self._kept[tree.root.uid] = IdentityMemo()
-        return kept.get(
-            lambda: _tree_part(tree, root, held, hints), same=(tree, held, *past), equal=hints
-        )
+
+        def part() -> TreePart:
+            shapes = _Shapes()
+            constraints = {group.key: group.constraints for group in tree.groups}
+            return TreePart(
+                tree=tree,
+                root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
+                shapes=tuple(shapes.index),
+                slices={key: each.slices for key, each in constraints.items() if each.slices},
+                claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
+                topology_keys=frozenset(k for c in constraints.values() for k in c.topology_keys),
+            )
+
+        kept = self._kept.setdefault(tree.root.uid, IdentityMemo())
+        return kept.get(part, same=(tree, held, *past), equal=hints)
 
     @property
     def count(self) -> int:
@@ -198,27 +349,6 @@ def _lacks_reservation(tree: Tree, held: Mapping[PodUid, Reservation], *, starte
         for group in tree.groups
         if not group.deleting
         for pod in tree.members.get(group.key, ())
-    )
-
-
-def _tree_part(
-    tree: Tree,
-    root: GangState | None,
-    held: Mapping[PodUid, Reservation],
-    hints: Mapping[PodUid, NodeName],
-) -> TreePart:
-    shapes = _Shapes()
-    return TreePart(
-        tree=tree,
-        root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
-        shapes=tuple(shapes.index),
-        slices={
-            group.key: group.constraints.slices for group in tree.groups if group.constraints.slices
-        },
-        claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
-        topology_keys=frozenset(
-            key for group in tree.groups for key in group.constraints.topology_keys
-        ),
     )
 
 

@@ -10,13 +10,14 @@ docs/explanation/readmission-backoff.md. The data is kept in memory only: a rest
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from immutables import Map
 
 from extender.core.admit.plan_request import GATE
-from extender.core.fairness.wait_reasons import ReadmissionPause
+from extender.core.fairness.new_gang_limits import NewGangLimit
+from extender.core.fairness.search_turns import SearchTurn
 from extender.core.log.capacity_claim import NO_CLAIMS
 from extender.core.log.events import NewEvent, NodeRejected, ReleaseReason, ReservationReleased
 from extender.core.log.reservation_state import ReservationState
@@ -25,6 +26,43 @@ from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod
+
+
+class ReadmissionPause(msgspec.Struct, frozen=True, gc=False):
+    """Why a tree that fits is not admitted: it was released again and again without a cause."""
+
+    gang: str  # namespace/name
+    rounds: int
+    pause_ms: int
+
+    def kind_sentence(self) -> str:
+        """Return the kind of reason as text without numbers, which changes rarely: for conditions."""
+        return (
+            "waiting for the end of its back-off: its reservations were released again and again although "
+            "nothing had changed"
+        )
+
+    def sentence(self) -> str:
+        """Return the reason as text.
+
+        >>> ReadmissionPause("a/g", 5, 2000).sentence()
+        'waiting for the end of its back-off of 2 s: its reservations were released 5 times in a row although nothing had changed'
+        """
+        return (
+            f"waiting for the end of its back-off of {self.pause_ms // 1000} s: its reservations were released "
+            f"{self.rounds} times in a row although nothing had changed"
+        )
+
+    def help(self) -> str:
+        """Return what to do about it."""
+        return (
+            "a change of its pods, its groups or a node ends the back-off; it is a defect of gang-extender, report "
+            f"the output of `gang-extender history {self.gang} --decisions`"
+        )
+
+
+WaitReason: TypeAlias = SearchTurn | NewGangLimit | ReadmissionPause
+
 
 ROUNDS_FREE: Final = 3  # consecutive rounds without a pause
 PAUSE_MS: Final = 1_000  # after the next round; doubled with each further round ...

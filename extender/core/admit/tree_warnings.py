@@ -5,6 +5,7 @@ The trees are scheduled all the same.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 
 from immutables import Map
@@ -61,45 +62,33 @@ class NodeLabels:
 
     def __init__(self, nodes: Map[NodeName, Node]) -> None:
         self.nodes = nodes
-        self._present: dict[str, bool] = {}
-        self._absent: dict[str, str] = {}
-        self._nested: dict[tuple[str, str], str] = {}
-        self._wider: dict[tuple[str, str], bool] = {}
-        self._repeated: dict[str, tuple[str, str]] = {}
+        self.has = functools.cache(self._has)
+        self.absent = functools.cache(self._absent)
+        self.nesting = functools.cache(self._nesting)
+        self.is_wider = functools.cache(self._is_wider)
+        self.repeated = functools.cache(self._repeated)
 
-    def has(self, key: str) -> bool:
+    def _has(self, key: str) -> bool:
         """Return whether some node has the label `key`."""
-        if key not in self._present:
-            self._present[key] = any(key in node.labels for node in self.nodes.values())
-        return self._present[key]
+        return any(key in node.labels for node in self.nodes.values())
 
-    def absent(self, key: str) -> str:
+    def _absent(self, key: str) -> str:
         """Return a text about a key that no node has, with the nearest key that nodes have."""
-        if key not in self._absent:
-            labels = {label for node in self.nodes.values() for label in node.labels}
-            self._absent[key] = f"topology key {key} is on no node (W3){did_you_mean(key, labels)}"
-        return self._absent[key]
+        labels = {label for node in self.nodes.values() for label in node.labels}
+        return f"topology key {key} is on no node (W3){did_you_mean(key, labels)}"
 
-    def nesting(self, outer: str, inner: str) -> str:
+    def _nesting(self, outer: str, inner: str) -> str:
         """Return the warning about one key below another, or an empty string."""
-        if (outer, inner) not in self._nested:
-            self._nested[outer, inner] = _nesting(outer, inner, self.nodes)
-        return self._nested[outer, inner]
+        return _nesting(outer, inner, self.nodes)
 
-    def is_wider(self, key: str, other: str) -> bool:
+    def _is_wider(self, key: str, other: str) -> bool:
         """Return whether each domain of `other` is in one of `key`, and some of these have several."""
-        if (key, other) not in self._wider:
-            self._wider[key, other] = _is_wider(*_pairs(other, key, self.nodes))
-        return self._wider[key, other]
+        return _is_wider(*_pairs(other, key, self.nodes))
 
-    def repeated(self, key: str) -> tuple[str, str]:
+    def _repeated(self, key: str) -> tuple[str, str]:
         """Return the wider key under several values of which a value of a key is found, and a text; empty: there is none."""
-        if key not in self._repeated:
-            repetitions = (
-                (wider, self._twice(wider, key)) for wider in sorted(self._wider_keys(key))
-            )
-            self._repeated[key] = next((pair for pair in repetitions if pair[1]), ("", ""))
-        return self._repeated[key]
+        repetitions = ((wider, self._twice(wider, key)) for wider in sorted(self._wider_keys(key)))
+        return next((pair for pair in repetitions if pair[1]), ("", ""))
 
     def _wider_keys(self, key: str) -> Iterable[str]:
         """Yield keys of nodes that name wider places, by their last word, or perhaps do: those of the same prefix."""

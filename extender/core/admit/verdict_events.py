@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from extender.core.admit.wish_sentences import recorded_wishes
+from extender.core.admit.gang_sentences import recorded_wishes
 from extender.core.log.events import (
     AnyEventData,
     AssignmentRecord,
@@ -121,39 +121,28 @@ def decide_verdict(
             )
             drafts.append(draft_for(tree, ended, context))
         return drafts
-    data = msgspec.structs.replace(
-        _refusal(verdict, context, considered), preemption_notes_reduced=context.notes_reduced
-    )
+    data = _refusal(verdict, context, considered)
     if not data.reasons or not (again or _differs(root, data)):
         return drafts
     return [*drafts, draft_for(tree, data, context)]
 
 
-def only_numbers_differ(
-    root: GangState | None, verdict: Verdict, considered: tuple[str, ...] = ()
+def is_recorded(
+    root: GangState | None, verdict: Verdict, considered: tuple[str, ...], *, explained: bool
 ) -> bool:
-    """Return whether a tree is refused as recorded, but for numbers in the texts, such as members that have arrived."""
-    if root is None or root.last_decision is None or not isinstance(verdict, Refusal):
-        return False
-    if root.last_decision.outcome != verdict.outcome:
-        return False
-    last = root.last_decision
-    before = (*last.reasons, *last.help, last.when_empty)
-    now = (*verdict.reasons, *considered, *verdict.relaxations, verdict.when_empty)
-    return [_NUMBER.sub("#", text) for text in before] == [_NUMBER.sub("#", text) for text in now]
-
-
-def is_recorded(root: GangState | None, verdict: Verdict, considered: tuple[str, ...] = ()) -> bool:
-    """Return whether a refusal is recorded but for numbers, with its explanation or without it.
+    """Return whether a tree is refused as recorded, but for numbers in the texts, such as members that have arrived.
 
     Args:
-        verdict: The planner's answer without an explanation.
+        explained: The explanation counts, too; False: the verdict has none, the record may have one.
     """
-    if root is None or root.last_decision is None or not isinstance(verdict, Refusal):
+    last = root.last_decision if root is not None else None
+    if last is None or not isinstance(verdict, Refusal) or last.outcome != verdict.outcome:
         return False
-    recorded = [_NUMBER.sub("#", text) for text in root.last_decision.reasons]
-    now = [_NUMBER.sub("#", text) for text in (*verdict.reasons, *considered)]
-    return (root.last_decision.outcome, recorded) == (verdict.outcome, now)
+    before, now = [*last.reasons], [*verdict.reasons, *considered]
+    if explained:
+        before += (*last.help, last.when_empty)
+        now += (*verdict.relaxations, verdict.when_empty)
+    return [_NUMBER.sub("#", text) for text in before] == [_NUMBER.sub("#", text) for text in now]
 
 
 def _differs(root: GangState | None, data: GangUnschedulable) -> bool:
@@ -172,28 +161,26 @@ def _differs(root: GangState | None, data: GangUnschedulable) -> bool:
 def _refusal(
     verdict: Verdict, context: EventContext, considered: tuple[str, ...]
 ) -> GangUnschedulable:
-    if isinstance(verdict, Plan):  # satisfied, but no place for extra members
-        return GangUnschedulable(
-            outcome="impossible" if verdict.search.exhausted else "unknown",
-            reasons=verdict.reasons,
-            planner=PLANNER_VERSION,
-            input_digest=context.digest,
-            search_nodes=verdict.search.nodes,
-            exhausted=verdict.search.exhausted,
-            preemption_notes=considered,
-        )
-    return GangUnschedulable(
-        outcome=verdict.outcome,
+    # of a plan: the minimum is satisfied, and there is no place for extra members
+    data = GangUnschedulable(
+        outcome="impossible" if verdict.search.exhausted else "unknown",
         reasons=verdict.reasons,
-        conflict=tuple(
-            ConflictRecord(kind=c.kind, object=c.object, message=c.message)
-            for c in verdict.conflict
-        ),
         planner=PLANNER_VERSION,
         input_digest=context.digest,
         search_nodes=verdict.search.nodes,
         exhausted=verdict.search.exhausted,
         preemption_notes=considered,
+        preemption_notes_reduced=context.notes_reduced,
+    )
+    if isinstance(verdict, Plan):
+        return data
+    return msgspec.structs.replace(
+        data,
+        outcome=verdict.outcome,
+        conflict=tuple(
+            ConflictRecord(kind=c.kind, object=c.object, message=c.message)
+            for c in verdict.conflict
+        ),
         help=verdict.relaxations,
         when_empty=verdict.when_empty,
         reasons_when_empty=verdict.reasons_when_empty,
@@ -303,3 +290,67 @@ def _uses_rejected_node(plan: Plan, now: PlanRequest) -> bool:
         (v.node, v.uid if v.uid is not None else v.shape) for v in now.rejected_nodes
     }
     return any((a.node, a.uid) in refused or (a.node, a.shape) in refused for a in plan.assignments)
+
+
+# --- whether a refusal holds: a refused tree is not planned again until some node has gained capacity
+
+# Less capacity, labels of unused nodes, reservations of other trees: most changes of a cluster cannot help a refused
+# tree, so it is not planned again for them (L39).
+
+
+class ComparedNodes:
+    """The results of `only_less` by the identity of both sides: many trees were refused with the same nodes."""
+
+    def __init__(self) -> None:
+        # with both tuples, so that the ids stay valid
+        self._compared: dict[tuple[int, int], tuple[object, object, bool]] = {}
+
+    def clear(self) -> None:
+        """Drop all results."""
+        self._compared.clear()
+
+    def only_less(self, before: tuple[PlanNode, ...], now: tuple[PlanNode, ...]) -> bool:
+        """Return the result of `only_less`."""
+        key = (id(before), id(now))
+        entry = self._compared.get(key)
+        if entry is None:
+            entry = self._compared[key] = (before, now, only_less(before, now))
+        return entry[2]
+
+
+def would_be_refused(refused: PlanRequest, now: PlanRequest, compared: ComparedNodes) -> bool:
+    """Return whether the planner, which refused one request, would certainly refuse another one of the same tree."""
+    same_tree = refused.root is now.root and refused.shapes is now.shapes
+    if not same_tree and (refused.root != now.root or refused.shapes != now.shapes):
+        return False
+    if (refused.budget, refused.explain, refused.rules) != (now.budget, now.explain, now.rules):
+        return False
+    if refused.closed != now.closed:
+        return False
+    if not set(refused.rejected_nodes) <= set(now.rejected_nodes):
+        return False
+    if not set(refused.claims_in_use) <= set(now.claims_in_use):
+        return False
+    return refused.nodes is now.nodes or compared.only_less(refused.nodes, now.nodes)
+
+
+def only_less(before: tuple[PlanNode, ...], now: tuple[PlanNode, ...]) -> bool:
+    """Return whether no node has gained capacity, and no node was added or removed.
+
+    A removed node cannot help a tree either, but it changes the texts of refusals, so it counts as a change.
+    """
+    if len(before) != len(now):
+        return False
+    return all(a is b or _less(a, b) for a, b in zip(before, now, strict=True))
+
+
+def _less(before: PlanNode, now: PlanNode) -> bool:
+    same = msgspec.structs.replace(
+        now, free=before.free, host_ports=before.host_ports, reserved=before.reserved
+    )
+    return (
+        same == before
+        and set(before.host_ports) <= set(now.host_ports)
+        and all(now.free.get(name, 0) <= amount for name, amount in before.free.items())
+        and now.free.keys() <= before.free.keys()
+    )

@@ -11,25 +11,42 @@ domain is the usual case of training, so it may have a whole one where that is a
 
 from __future__ import annotations
 
+import functools
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 import numpy as np
 
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
+from extender.core.admit.plan_request import group_key_of
 from extender.core.admit.verdict_events import (
     EventContext,
     assignment_records,
     draft_for,
     group_records,
 )
-from extender.core.capacity.capacity_claims import may_leave
-from extender.core.capacity.hold_progress import fitting_pods
+from extender.core.capacity.capacity_claims import (
+    claims_against,
+    is_preempting,
+    may_leave,
+    nodes_of,
+    not_free,
+)
+from extender.core.capacity.free_capacity import make_row, used_capacity_on
 from extender.core.log.capacity_claim import CapacityClaim, planned_claims
-from extender.core.log.events import CapacityHeld, CapacityHoldReleased, NewEvent
+from extender.core.log.events import (
+    CapacityHeld,
+    CapacityHoldReleased,
+    GroupRecord,
+    HoldEndReason,
+    NewEvent,
+)
+from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import (
     CapacityHold,
     GangState,
@@ -38,24 +55,149 @@ from extender.core.log.reservation_state import (
     reservations_on,
 )
 from extender.core.log.state_projector import NO_CAPACITY, counts_as_unused
-from extender.core.model.cluster_view import ClusterView
+from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid, NodeName, PodUid
-from extender.core.model.message_formatting import amounts_text, join_names
-from extender.core.model.pod_groups import Tree
+from extender.core.model.message_formatting import amounts_text, counted, join_names
+from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.pods import Pod, PodShape
+from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import namespace_of
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     PLANNER_VERSION,
+    Evictable,
     Plan,
     PlanGroup,
     PlanNode,
     PlanRequest,
+    PlanVictim,
     domain_keys,
 )
 from extender.core.planner.preempt.post_eviction_view import without
-from extender.core.planner.preemption_types import Evictable, PlanVictim
+from extender.core.reconcile.drift import ReconcileContext
+from extender.core.reconcile.reservation_checks import unassigned, unfit_pods
+
+# --- how much of a hold is free already, and what holds of others take from a tree
+
+HELD: Final = "free capacity is held for trees of equal or higher priority that have waited longer"
+
+NOTHING_LEAVES: Final[Mapping[NodeName, Mapping[str, int]]] = MappingProxyType({})
+
+
+class HoldProgress(msgspec.Struct, frozen=True, gc=False):
+    """How many pods of a hold would fit now on the nodes where capacity is held for them."""
+
+    fitting: int
+    pods: int
+    nodes: int
+
+    def sentence(self) -> str:
+        """Return it as text.
+
+        >>> HoldProgress(24, 32, 4).sentence()
+        'capacity is held for it on 4 nodes as it frees: 24 of 32 pods would fit now'
+        """
+        nodes = counted(self.nodes, "node")
+        return f"capacity is held for it on {nodes} as it frees: {self.fitting} of {counted(self.pods, 'pod')} would fit now"
+
+
+def hold_progress(view: ClusterView, state: ReservationState, hold: CapacityHold) -> HoldProgress:
+    """Return the progress of a hold."""
+    fitting = fitting_pods(view, state, hold.gang_uid, hold.pods, hold.priority)
+    return HoldProgress(fitting, len(hold.pods), len(nodes_of(hold)))
+
+
+def fitting_pods(
+    view: ClusterView,
+    state: ReservationState,
+    gang_uid: GangUid,
+    pods: Iterable[CapacityClaim],
+    priority: int,
+    leaving: Mapping[NodeName, Mapping[str, int]] = NOTHING_LEAVES,
+) -> int:
+    """Return how many of some pods of a tree fit now on the nodes that are planned for them.
+
+    Args:
+        leaving: By node: what counts as free, beside what is free now.
+    """
+    free: dict[NodeName, dict[str, int]] = {}
+    fitting = 0
+    for held in pods:
+        node = view.nodes.get(held.node)
+        if node is None:
+            continue
+        left = free.get(held.node)
+        if left is None:
+            taken = used_capacity_on(view, state, held.node, priority=priority, gang_uid=gang_uid)
+            left = dict(make_row(node, view.usage.get(held.node, NOTHING), taken).free)
+            add_amounts(left, leaving.get(held.node, {}))
+            free[held.node] = left
+        if all(left.get(name, 0) >= amount for name, amount in held.requests.items()):
+            fitting += 1
+            add_amounts(left, held.requests, -1)
+    return fitting
+
+
+def is_blocked_by_own_pods(view: ClusterView, state: ReservationState, hold: CapacityHold) -> bool:
+    """Return whether the pods of a hold would all fit but for pods of their own namespace, of which none terminates yet."""
+    namespace, leaving = namespace_of(hold.gang), {}
+    for node in nodes_of(hold):
+        own = [
+            (pod, dict(pod.shape.requests))
+            for pod in view.on_node.get(node, {}).values()
+            if pod.namespace == namespace and may_leave(pod)
+        ]
+        for reservation in reservations_on(state, node).values():
+            pod = view.pods.get(reservation.uid)
+            if pod is not None and pod.node is None and pod.namespace == namespace:
+                own.append((pod, dict(reservation.requests)))
+        if any(pod.deleting for pod, _ in own):
+            return False
+        if own:
+            leaving[node] = sum((Counter(requests) for _, requests in own), Counter[str]())
+    if not leaving:
+        return False
+    tree = (hold.gang_uid, hold.pods, hold.priority)
+    whole = len(hold.pods)
+    return fitting_pods(view, state, *tree) < whole == fitting_pods(view, state, *tree, leaving)
+
+
+def held_against(
+    view: ClusterView,
+    state: ReservationState,
+    nodes: Sequence[PlanNode],
+    shapes: Sequence[PodShape],
+    *,
+    priority: int,
+    gang_uid: GangUid,
+) -> str:
+    """Return that a refused tree does not get free capacity because it is held for others; empty: it is not so.
+
+    It is so where a pod of the tree would fit but for the hold. The text has no names, and no numbers that change often.
+
+    Args:
+        nodes: The nodes of its plan request, sorted by name.
+    """
+    for name in {name for hold in state.capacity_holds.values() for name in nodes_of(hold)}:
+        holds = claims_against(state, name, priority=priority, gang_uid=gang_uid, kinds=("hold",))
+        held = not_free(view, state, name, holds, gang_uid)
+        place = bisect_left(nodes, name, key=lambda node: node.name) if held else len(nodes)
+        if place == len(nodes) or nodes[place].name != name:
+            continue
+        if any(_is_kept_off(nodes[place], shape, held) for shape in shapes):
+            return HELD
+    return ""
+
+
+def _is_kept_off(node: PlanNode, shape: PodShape, held: dict[str, int]) -> bool:
+    """Return whether a pod would fit on a node but for what is held there."""
+    asks = {name: amount for name, amount in shape.requests if amount > 0}
+    fits = all(node.free.get(name, 0) >= amount for name, amount in asks.items())
+    return not fits and all(
+        node.free.get(name, 0) + held.get(name, 0) >= amount for name, amount in asks.items()
+    )
+
 
 # --- whose turn it is
 HOLDS_MAX: Final = 4  # at a time, in the whole cluster
@@ -177,11 +319,13 @@ class HoldRequests:
         )
         self._request = msgspec.structs.replace(request, evictable=source, explain=False)
         emptied = {node.name: node for node in without(self._request, everything).nodes}
-        self.busy: Mapping[NodeName, int] = {
-            node.name: slots
-            for node in request.nodes
-            if (slots := _busy_slots(node, emptied[node.name], request.shapes)) > 0
+        busy = {
+            n.name: max(
+                (_slots(emptied[n.name], s) - _slots(n, s) for s in request.shapes), default=0
+            )
+            for n in request.nodes
         }
+        self.busy: Mapping[NodeName, int] = {name: n for name, n in busy.items() if n > 0}
         namespace = tree.root.key.namespace
         self._own = [pod for pod in everything if namespace_of(pod.pod) == namespace]
         self._domain = _domains(request, _topology_key(request.root))
@@ -355,10 +499,6 @@ def _topology_key(group: PlanGroup) -> str:
     return next((key for child in group.groups if (key := _topology_key(child))), "")
 
 
-def _busy_slots(now: PlanNode, emptied: PlanNode, shapes: Collection[PodShape]) -> int:
-    return max((_slots(emptied, s) - _slots(now, s) for s in shapes), default=0)
-
-
 def _slots(node: PlanNode, shape: PodShape) -> int:
     fits = [
         max(node.free.get(name, 0), 0) // amount for name, amount in shape.requests if amount > 0
@@ -386,7 +526,7 @@ def _leaving(
         for reservation in reservations_on(state, node).values():
             pod = view.pods.get(reservation.uid)
             if reservation.priority > tree.root.priority:
-                continue  # it ends a hold: see `capacity_hold_ends`
+                continue  # it ends a hold: see `_hold_end`
             if reservation.uid not in own and pod is not None and pod.node is None:
                 requests = tuple(sorted(reservation.requests.items()))
                 shape = msgspec.structs.replace(pod.shape, requests=requests)
@@ -503,3 +643,126 @@ def _without_place(
             displaced.append(hold)
             left = before
     return tuple(displaced)
+
+
+# --- the end of a hold: used, not needed or not possible any more, or expired
+
+
+def decide_hold_ends(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    now: ReconcileContext,
+    *,
+    enabled: bool,
+) -> list[NewEvent]:
+    """Return the events that end capacity holds now."""
+
+    def end_of(hold: CapacityHold) -> Iterator[NewEvent]:
+        ended = _hold_end(view, state, forest, hold, now.now_us)
+        if ended is None and not enabled:
+            ended = ("disabled", "holding capacity is switched off")
+        if ended is not None:
+            data = CapacityHoldReleased(hold=hold.hold, reason=ended[0], message=ended[1])
+            yield now.draft(hold.gang_uid, hold.gang, data)
+
+    drafts: list[NewEvent] = []
+    for hold in sorted(state.capacity_holds.values(), key=lambda h: h.position):
+        name = f"capacity hold of {hold.gang}"
+        drafts += now.gangs.decide(hold.gang_uid, name, functools.partial(end_of, hold))
+    return drafts
+
+
+def _hold_end(
+    view: ClusterView, state: ReservationState, forest: Forest, hold: CapacityHold, now_us: int
+) -> tuple[HoldEndReason, str] | None:
+    """Return why a hold ends now, with the reason as text; None: it does not."""
+    root = state.gangs.get(hold.gang_uid)
+    tree = forest.trees.get(group_key_of(root)) if root is not None else None
+    if root is None or tree is None or tree.root.uid != hold.gang_uid or tree.root.deleting:
+        return "deleted", "its root group is gone or being deleted"
+    if root.reservations or root.phase in HOLDS_CAPACITY:
+        return "admitted", "it was admitted"
+    if is_preempting(state, root.uid):
+        return "preempting", "it preempts pods of lower priority instead"
+    change = _change(view, tree, hold)
+    if not change and is_blocked_by_own_pods(view, state, hold):
+        change = "only pods of its own namespace are still in its way"
+    if change:
+        return "changed", change
+    lost = _lost_node(view, hold)
+    if lost:
+        return "node-lost", lost
+    taken = [node for node in nodes_of(hold) if _is_taken(view, state, hold, node)]
+    if taken:
+        where = counted(len(taken), "node")
+        return (
+            "superseded",
+            f"trees of higher priority, or pods that stay, use its capacity on {where}",
+        )
+    if hold.until_us <= now_us:
+        return "expired", "the capacity did not free in time"
+    return None
+
+
+def _change(view: ClusterView, tree: Tree, hold: CapacityHold) -> str:
+    """Return how a tree differs from the one that capacity is held for; empty: it is the same."""
+    if tree.problems:
+        return "it is invalid now"
+    if tree.root.priority != hold.priority:
+        return f"its priority is {tree.root.priority} now"
+    if _minima(group_records(tree, None)) != _minima(hold.groups):
+        return "its groups or their minima have changed"
+    changed = [held for held in hold.pods if not _waits(view, held)]
+    if changed:
+        return f"{len(changed)} of {counted(len(hold.pods), 'pod')} that capacity is held for do not wait any more, or request something else"
+    return ""
+
+
+def _minima(groups: Collection[GroupRecord]) -> frozenset[tuple[object, ...]]:
+    return frozenset((g.kind, g.name, g.parent, g.basic, g.minimum, g.required) for g in groups)
+
+
+def _waits(view: ClusterView, held: CapacityClaim) -> bool:
+    pod = view.pods.get(held.uid)
+    return (
+        pod is not None and unassigned(view, pod.uid) and dict(pod.shape.requests) == held.requests
+    )
+
+
+def _lost_node(view: ClusterView, hold: CapacityHold) -> str:
+    """Return why a node of a hold cannot have its pods any more; empty: all nodes suit."""
+    for name in nodes_of(hold):
+        node = view.nodes.get(name)
+        if node is None or node.deleting:
+            return f"node {name} is gone or being deleted"
+        if node.unschedulable:
+            return f"node {name} was cordoned"
+    unfit = unfit_pods(view, hold, {held.uid: held for held in hold.pods})
+    return next((f"{words.removesuffix(':')}" for _, words in sorted(unfit.items())), "")
+
+
+def _is_taken(
+    view: ClusterView, state: ReservationState, hold: CapacityHold, name: NodeName
+) -> bool:
+    """Return whether a node has too little for a hold beside what stays and what higher priorities hold there."""
+    above = claims_against(state, name, priority=hold.priority + 1, gang_uid=hold.gang_uid)
+    holds = [claim for claim in above if claim.kind == "hold"]
+    used = not_free(view, state, name, holds, hold.gang_uid)
+    for pod in view.on_node.get(name, {}).values():
+        if not may_leave(pod):
+            add_amounts(used, dict(pod.shape.requests))
+    for claim in above:
+        if claim.kind == "preemption" or (
+            claim.kind == "reservation" and unassigned(view, claim.uid)
+        ):
+            add_amounts(used, claim.requests)
+    allocatable = view.nodes[name].allocatable
+    asks: dict[str, int] = {}
+    for claim in hold.pods:
+        if claim.node == name:
+            add_amounts(asks, claim.requests)
+    return any(
+        amount > 0 and allocatable.get(resource, 0) - used.get(resource, 0) < amount
+        for resource, amount in asks.items()
+    )

@@ -356,7 +356,7 @@ class PreemptionPlanned(EventData, frozen=True, kw_only=True):
     kind: str  # of the preemptor: CompositePodGroup | PodGroup | Pod
     priority: int
     victims: tuple[VictimUnit, ...]
-    # of the whole set, by name (`planner/preempt/victim_cost` has their order)
+    # of the whole set, by name (`planner/preempt/post_eviction_view` has their order)
     cost: dict[str, int]
     alternatives: tuple[AlternativeRecord, ...]
     shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from extender.core.log import events as ev
-from extender.core.log.preemption_state import preemption_summary
+from extender.core.log.reservation_state import preemption_summary
 
 HOLDS_CAPACITY: Final = ("admitted", "scheduled")
 BEGUN_BY: Final = ("deleted", "evicted", "unobserved")

@@ -14,30 +14,37 @@ import msgspec
 from immutables import Map
 
 from extender.core.log import events as ev
-from extender.core.log import preemption_state
 from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimKey, planned_claims
 from extender.core.log.gang_phase import HOLDS_CAPACITY, PREEMPTING
 from extender.core.log.moves_state import after_event
-from extender.core.log.preemption_state import (
-    NO_PREEMPTOR,
-    EvictedPod,
-    PendingPreemption,
-    preemption_summary,
-)
 from extender.core.log.reservation_state import (
+    EVICTED_BY_EXTENDER,
+    EVICTION_MEMORY_US,
+    FAILED_REASONS,
+    NO_PREEMPTOR,
     BindFailure,
     BoundMember,
     CapacityHold,
+    EvictedPod,
     GangFields,
     GangState,
     LastDecision,
     MemberLoss,
+    PendingPreemption,
     RejectionKey,
     RejectionState,
     Reservation,
     ReservationState,
     UnusedHolds,
     WorkloadTree,
+    cancelled_preemption,
+    completed_preemption,
+    evicted_pod,
+    planned_preemption,
+    preemption_summary,
+    recently_gone,
+    with_victim_gone,
+    without_claims,
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import GangUid, NodeName, PodUid
@@ -386,7 +393,7 @@ class StateProjector:
         root.last_decision = None
         root.refused_since_us = 0
         if uid in self._preemptions:
-            self._set_preemption(uid, preemption_state.admitted(self._preemptions[uid]))
+            self._set_preemption(uid, without_claims(self._preemptions[uid]))
         if isinstance(data, ev.GangAdmitted):
             if root.phase != "scheduled":
                 root.phase = "admitted"
@@ -436,33 +443,33 @@ class StateProjector:
         match data:
             case ev.PreemptionPlanned():
                 extras = False
-                self._evicted_pods = preemption_state.recently_gone(self._evicted_pods, event.at_us)
+                self._evicted_pods = recently_gone(self._evicted_pods, event.at_us)
                 if before is not None:  # replaced: its victims end, too
                     self._remember_gone(event, before, before.victims)
                 if data.kind != "Pod":
                     root = self._root(event)
                     extras = root.phase == "scheduled"
                     root.last_decision = _preempting(event, data)
-                self._set_preemption(uid, preemption_state.planned(event, data, extras=extras))
+                self._set_preemption(uid, planned_preemption(event, data, extras=extras))
             case ev.VictimGone() if before is not None:
                 self._remember_gone(event, before, [data.uid] * (data.uid in before.victims))
-                self._set_preemption(uid, preemption_state.evicted(event, before, data))
-                if data.via in preemption_state.EVICTED_BY_EXTENDER:
+                self._set_preemption(uid, with_victim_gone(event, before, data))
+                if data.via in EVICTED_BY_EXTENDER:
                     self._remember(event, before, data.unit)
             case ev.PreemptionCompleted() if before is not None:
-                self._set_preemption(uid, preemption_state.completed(before))
+                self._set_preemption(uid, completed_preemption(before))
                 if uid in self._roots or uid in self._known:
                     self._root(event).failed_preemptions = 0
             case ev.PreemptionCancelled() if before is not None:
                 partly = data.reason == "taken-over" and before.kind != "Pod"
                 lost = data.taken_over_nodes if partly else None
-                after = preemption_state.cancelled(before, data.units_in_progress, lost=lost)
+                after = cancelled_preemption(before, data.units_in_progress, lost=lost)
                 self._set_preemption(uid, after)
                 if uid in self._roots or uid in self._known:
                     root = self._root(event)
                     if root.last_decision is not None and root.last_decision.outcome == PREEMPTING:
                         root.last_decision = None  # the next pass records a new answer
-                    if data.reason in preemption_state.FAILED_REASONS:
+                    if data.reason in FAILED_REASONS:
                         root.failed_preemptions += 1
                         root.failed_preemption_us = event.at_us
             case _:
@@ -472,7 +479,7 @@ class StateProjector:
         self, event: ev.RecordedEvent, preemption: PendingPreemption, pods: Iterable[PodUid]
     ) -> None:
         """Record victims that leave the pending preemptions, until their end as members is recorded."""
-        evicted = preemption_state.evicted_pod(event, preemption)
+        evicted = evicted_pod(event, preemption)
         for uid in pods:
             self._evicted_pods = self._evicted_pods.set(uid, evicted)
 
@@ -480,7 +487,7 @@ class StateProjector:
         """Record a unit that a preemptor evicted: for a tree until it is deleted, for a pod while it is recent."""
         uid = event.gang_uid
         if preemption.kind == "Pod":
-            oldest_us = event.at_us - preemption_state.EVICTION_MEMORY_US
+            oldest_us = event.at_us - EVICTION_MEMORY_US
             for other, taken in self._evicted_units.items():
                 exists = other in self._roots or other in self._known
                 if not exists and max(taken.values()) < oldest_us:
@@ -619,11 +626,7 @@ class StateProjector:
 
     def _preemptor_of(self, event: ev.RecordedEvent, uid: PodUid) -> EvictedPod:
         """Return the preemptor of the newest preemption that a pod is or was a victim of; without a name: there is none."""
-        preemptors = [
-            preemption_state.evicted_pod(event, p)
-            for p in self._preemptions.values()
-            if uid in p.victims
-        ]
+        preemptors = [evicted_pod(event, p) for p in self._preemptions.values() if uid in p.victims]
         evicted = self._evicted_pods.get(uid)
         if evicted is not None:
             preemptors.append(evicted)
@@ -685,7 +688,7 @@ class StateProjector:
             self._replace_claims((*reservations.values(), *root.replacement_holds.values()))
         preemption = self._preemptions.get(root.uid)
         if preemption is not None:  # if it has not ended, its end is in a lost part of the log
-            self._set_preemption(root.uid, preemption_state.cancelled(preemption, ()))
+            self._set_preemption(root.uid, cancelled_preemption(preemption, ()))
         self._drop_capacity_hold(root.uid)
         if root.uid in self._evicted_units:
             self._evicted_units = self._evicted_units.delete(root.uid)

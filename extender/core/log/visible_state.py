@@ -10,13 +10,14 @@ import msgspec
 from immutables import Map
 
 from extender.core.log.capacity_claim import claims_by_node
-from extender.core.log.preemption_state import PendingPreemption, Victim
 from extender.core.log.reservation_state import (
     EMPTY,
     GangState,
     LastDecision,
     MemberLoss,
+    PendingPreemption,
     ReservationState,
+    Victim,
     claims_of,
 )
 from extender.core.log.visible_events import hidden_uid

@@ -156,27 +156,30 @@ def _added(have: tuple[_T, ...], change: tuple[_T, ...], sign: int) -> tuple[_T,
     return tuple(left)
 
 
+def _set(values: Map[_K, _T], key: _K, value: _T | None) -> Map[_K, _T]:
+    """Set or, with None, remove a value."""
+    return values.delete(key) if value is None else values.set(key, value)
+
+
 def with_node(view: ClusterView, node: Node) -> ClusterView:
     """Add or replace a node."""
     before = view.nodes.get(node.name)
     if before == node:
         return view
-    return msgspec.structs.replace(
-        view,
-        nodes=view.nodes.set(node.name, node),
-        node_log=view.node_log.followed_by(node.name),
-        generation=view.generation + 1,
-        revision=view.revision + 1,
-    )
+    return _with_nodes(view, view.nodes.set(node.name, node), node.name)
 
 
 def without_node(view: ClusterView, name: NodeName) -> ClusterView:
     """Remove a node; pods on it stay until they are removed."""
     if name not in view.nodes:
         return view
+    return _with_nodes(view, view.nodes.delete(name), name)
+
+
+def _with_nodes(view: ClusterView, nodes: Map[NodeName, Node], name: NodeName) -> ClusterView:
     return msgspec.structs.replace(
         view,
-        nodes=view.nodes.delete(name),
+        nodes=nodes,
         node_log=view.node_log.followed_by(name),
         generation=view.generation + 1,
         revision=view.revision + 1,
@@ -216,7 +219,7 @@ def with_guard(view: ClusterView, key: GroupKey, guard: Guard | None) -> Cluster
     """Set or, with None, remove the guard of one of our group objects."""
     if view.guards.get(key) == guard:
         return view
-    changed = view.guards.delete(key) if guard is None else view.guards.set(key, guard)
+    changed = _set(view.guards, key, guard)
     return msgspec.structs.replace(
         view, guards=changed, guard_log=view.guard_log.followed_by(key), revision=view.revision + 1
     )
@@ -228,10 +231,7 @@ def with_blueprints(
     """Set or, with None, remove the templates of a Workload."""
     if view.blueprints.get(workload) == templates:
         return view
-    blueprints = view.blueprints
-    changed = (
-        blueprints.delete(workload) if templates is None else blueprints.set(workload, templates)
-    )
+    changed = _set(view.blueprints, workload, templates)
     return msgspec.structs.replace(view, blueprints=changed, revision=view.revision + 1)
 
 
@@ -360,7 +360,7 @@ def with_end(view: ClusterView, uid: PodUid, end: PodEnd | None) -> ClusterView:
     """
     if view.ends.get(uid) == end:
         return view
-    changed = view.ends.delete(uid) if end is None else view.ends.set(uid, end)
+    changed = _set(view.ends, uid, end)
     return msgspec.structs.replace(view, ends=changed)
 
 

@@ -2,12 +2,16 @@
 
 A request encodes to canonical bytes (`codec.request_codec`), so that a decision can be replayed
 from its stored input. Must not depend on the log, the informers or a clock.
+
+A *unit* is evicted as a whole or not at all: one pod; the pods of the highest group with disruption mode "all"
+above a pod; or capacity that one tree (or one pod) holds without running there, by reservations or capacity
+claims. Taking that capacity evicts no pod. Terminating pods are in no unit: their capacity becomes free anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,7 +20,125 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import did_you_mean, join_names
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.pods import HostPort, PodShape, RuleKind
-from extender.core.planner.preemption_types import Evictable
+from extender.core.model.scheduling_constraints import SliceLevel
+
+# --- what can be evicted so that a tree fits
+
+UnitKind = Literal["pod", "group", "reservation"]
+MINUTE_US: Final = 60_000_000
+# GPU-minutes of one pod that count: more than any pod has worked, and what a million pods lose fits into 64 bits. An extended
+# resource may count bytes.
+WORK_MAX: Final = 1 << 40
+
+
+class PlanVictim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A pod on a node: assigned, or (in a unit of kind `reservation`) with a reservation there."""
+
+    pod: str  # namespace/name
+    uid: PodUid
+    node: NodeName
+    shape: int  # index into `Evictable.shapes`: what it requests, and where it could run again
+    since_us: int = 0  # begin of the work that an eviction loses: its start, or its last checkpoint
+    budgets: tuple[int, ...] = ()  # indexes into `Evictable.budgets`: those that protect it
+    gang: int = -1  # index into `Evictable.gangs`: the leaf it is a member of; -1: none
+    rules: tuple[int, ...] = ()  # indexes into `PlanRequest.rules`: those whose tables count it
+
+
+class PlanUnit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Pods that are evicted together.
+
+    `name`: `Pod/ns/name`, `PodGroup/ns/name` or `CompositePodGroup/ns/name`; of reservations that of
+    the root. `uid`: of the pod, the group, or the root. `priority`: of the pod, or of its tree.
+    """
+
+    name: str
+    uid: str
+    kind: UnitKind
+    priority: int
+    pods: tuple[PlanVictim, ...]  # sorted by pod
+    # its preemption policy allows it to evict others when it is created again
+    may_preempt: bool = True
+    disruption_target: bool = False  # it is a victim of another preemption already
+
+    @property
+    def has_cost(self) -> bool:
+        """Return whether evicting it loses running work that no other preemption ends anyway."""
+        return self.kind != "reservation" and not self.disruption_target
+
+    @property
+    def is_whole_group(self) -> bool:
+        """Return whether it is a group that is disrupted as a whole."""
+        return self.kind == "group"
+
+
+class PlanGang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A group of a tree with running members: what it needs, so that extra members can be recognized."""
+
+    name: str  # Kind/namespace/name
+    minimum: int  # minCount or minGroupCount; 1 when basic
+    required: bool = False  # the group above it cannot do without it
+    parent: int = -1  # index of the group above it, which comes first; -1: a root
+    running: int = 0  # members of a leaf that run now
+    # a gang that is not itself part of a unit: evictions can bring it below its minimum
+    counts: bool = True
+
+
+class PlanBudget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A PodDisruptionBudget: how many of the pods it protects may still be evicted."""
+
+    name: str  # namespace/name
+    allowed: int
+
+
+class PlanDomain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A domain that the tree could have if some pods went, all of which may be evicted or terminate (D20)."""
+
+    group: GroupKey | None  # of the tree, that would have it alone; None: others have it alone
+    key: str
+    value: str
+    pods: tuple[PodUid, ...]  # those of other trees that are there, sorted
+
+
+class Evictable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Everything that could be evicted for one tree, and whether the tree may preempt."""
+
+    priority: int  # of the preemptor
+    may_preempt: bool = True  # False: preemptionPolicy Never
+    # whether only `going` is asked about, as by `only_awaiting`: there are no units, and no answer speaks of evictions
+    only_awaits: bool | UnsetType = UNSET  # never False: older inputs have their bytes without it
+    # sorted by kind, name and UID (a name may occur with several UIDs)
+    units: tuple[PlanUnit, ...] = ()
+    shapes: tuple[PodShape, ...] = ()
+    gangs: tuple[PlanGang, ...] = ()
+    budgets: tuple[PlanBudget, ...] = ()
+    going: tuple[PlanVictim, ...] = ()  # terminating pods, sorted by pod
+    # names of units that are left out because this tree had them evicted before, sorted
+    spared: tuple[str, ...] = ()
+    # those of `PlanRequest.closed` and `PlanExclusive.taken` that can be emptied, sorted; never empty
+    domains: tuple[PlanDomain, ...] | UnsetType = UNSET
+    # The whole minute of the decision since 1970, so that two passes of one minute weigh lost work alike. Unset: lost work does
+    # not count, as in older inputs and where there is no clock.
+    now_min: int | UnsetType = UNSET
+
+    def lost_min(self, unit: PlanUnit) -> int:
+        """Return the work that an eviction of a unit loses, in GPU-minutes; 0 where it has no cost."""
+        if isinstance(self.now_min, UnsetType) or not unit.has_cost:
+            return 0
+        return sum(
+            work_min(self.shapes[pod.shape], pod.since_us, self.now_min) for pod in unit.pods
+        )
+
+
+def work_min(shape: PodShape, since_us: int, now_min: int) -> int:
+    """Return the GPU-minutes of a pod from a time to a minute, both since 1970; never negative, and at most `WORK_MAX`.
+
+    >>> work_min(PodShape(requests=(("nvidia.com/gpu", 8),)), 119_000_000, 3)
+    16
+    """
+    return min(shape.accelerators * max(now_min - since_us // MINUTE_US, 0), WORK_MAX)
+
+
+# --- the request and its results
 
 # Part of every recorded decision; increased by a change that can alter a result.
 PLANNER_VERSION = "16"
@@ -470,3 +592,218 @@ def without_lacking_members(group: PlanGroup, shapes: Sequence[PodShape]) -> Pla
         members=tuple(m for m in group.members if not shapes[m.shape].lacking),
         groups=tuple(without_lacking_members(child, shapes) for child in group.groups),
     )
+
+
+# --- slices of a leaf: so many of its pods each in one domain of a topology key (D24)
+
+# A slice is a leaf of its own in a plan request, below the PodGroup that it is cut from, so bounds, searches and explanations
+# treat it as any other group. The group object of a slice does not exist: what leaves the planner names the PodGroup.
+RANK_STEP = 10**9  # ranks from two labels are the outer index times this, plus the inner one
+SLICE_MARK = "/slice-"  # no name of a Kubernetes object has a slash
+_Part: TypeAlias = "tuple[list[PlanBound], list[PlanMember]]"
+NodeLabel: TypeAlias = "Callable[[NodeName, str], str | None]"
+
+
+def is_slice(key: GroupKey) -> bool:
+    """Return whether a key is that of a slice, of which there is no object."""
+    return SLICE_MARK in key.name
+
+
+def object_key(key: GroupKey) -> GroupKey:
+    """Return the key of the object that a group of a request belongs to: of a slice its PodGroup, else itself.
+
+    >>> str(object_key(GroupKey("ns", "train/slice-3", "PodGroup")))
+    'PodGroup/ns/train'
+    """
+    return GroupKey(key.namespace, key.name.partition(SLICE_MARK)[0], key.kind)
+
+
+def group_name(key: GroupKey) -> str:
+    """Return kind and path of a group, as messages name it.
+
+    >>> group_name(GroupKey("ns", "train/slice-3", "PodGroup"))
+    'slice 3 of PodGroup ns/train'
+    """
+    name, _, number = key.name.partition(SLICE_MARK)
+    text = f"{key.kind} {key.namespace}/{name}"
+    return f"slice {number} of {text}" if number else text
+
+
+def parts_word(key: GroupKey) -> str:
+    """Return what the groups below a group are."""
+    return "slice" if key.kind == "PodGroup" else "child group"
+
+
+def is_sliced(group: PlanGroup) -> bool:
+    """Return whether a group is cut into slices."""
+    return group.key.kind == "PodGroup" and bool(group.groups)
+
+
+def minimum_pods(group: PlanGroup) -> int:
+    """Return how many pods the minimum of a PodGroup or of a slice needs."""
+    if not is_sliced(group):
+        return threshold(group)
+    names = required_names(group)
+    pods = sorted(
+        minimum_pods(part) for part in group.groups if not names or part.key.name in names
+    )
+    return sum(pods[: threshold(group)])
+
+
+def slice_pods(group: PlanGroup) -> int:
+    """Return how many pods each slice of a group needs, 0 where they differ; 1 for a group without slices."""
+    if not is_sliced(group):
+        return 1
+    pods = {minimum_pods(part) for part in group.groups}
+    return pods.pop() if len(pods) == 1 else 0
+
+
+def with_slices(leaf: PlanGroup, levels: Sequence[SliceLevel], label: NodeLabel) -> PlanGroup:
+    """Return a leaf as a composite of its slices; one that waits for members of its minimum is returned as it is.
+
+    Slice n has the pods with the ranks from n times the size on. Pods without ranks: those that are bound in one domain are of
+    the same slices, waiting ones complete these, then form new ones. The minimum counts the bound pods, then slices in their
+    order, those with most bound pods first; where it is a whole number of equal slices, any of them count. What is not in it is
+    placed slice by slice.
+
+    Args:
+        levels: The sizes and keys, the largest first; each size is a multiple of the next.
+        label: Returns the value that a node has of a key.
+    """
+    if not levels or len(leaf.bound) + len(leaf.members) < threshold(leaf):
+        return leaf
+    return _cut(leaf, levels, label, _positions(leaf))
+
+
+def _cut(
+    leaf: PlanGroup, levels: Sequence[SliceLevel], label: NodeLabel, positions: dict[PodUid, int]
+) -> PlanGroup:
+    level, *inner = levels
+    if positions:
+        parts = _by_position(leaf, level.size, positions)
+    else:
+        parts = dict(enumerate(_by_domain(leaf, level, label)))
+    needs = _needs(leaf, list(parts.values()))
+    mark = "-" if is_slice(leaf.key) else SLICE_MARK
+    slices: list[PlanGroup] = []
+    for need, (number, (bound, members)) in zip(needs, parts.items(), strict=True):
+        part = PlanGroup(
+            key=GroupKey(leaf.key.namespace, f"{leaf.key.name}{mark}{number}", "PodGroup"),
+            minimum=need or (1 if leaf.basic else len(bound) + len(members)),
+            topology=(level.key,),
+            members=tuple(members),
+            bound=tuple(bound),
+            disruption_mode=leaf.disruption_mode,
+        )
+        slices.append(_cut(part, inner, label, positions) if inner else part)
+    sizes = {len(bound) + len(members) for bound, members in parts.values()}
+    any_of_them = len(sizes) == 1 and {0, *sizes}.issuperset(needs)
+    required = tuple(s.key.name for s, need in zip(slices, needs, strict=True) if need)
+    return msgspec.structs.replace(
+        leaf,
+        minimum=1 if leaf.basic else len(required),
+        required=UNSET if any_of_them or len(required) == len(slices) else required,
+        members=(),
+        bound=(),
+        groups=tuple(slices),
+    )
+
+
+def _positions(leaf: PlanGroup) -> dict[PodUid, int]:
+    """Return the positions of the pods by their UIDs, from their ranks; empty: they have none."""
+    ranks = {bound.uid: bound.rank for bound in leaf.bound}
+    ranks |= {member.uid: member.rank for member in leaf.members}
+    ranked = {uid: rank for uid, rank in ranks.items() if rank is not UNSET}
+    if len(ranked) < len(ranks):
+        return {}
+    inner = {uid: rank % RANK_STEP for uid, rank in ranked.items()}
+    outer = {uid: rank // RANK_STEP for uid, rank in ranked.items()}
+    if len({*outer.values()}) == 1:
+        return inner
+    if len({*inner.values()}) == 1:
+        return outer
+    each = max(inner.values()) + 1  # pods of a Job
+    return {uid: outer[uid] * each + inner[uid] for uid in ranked}
+
+
+def _by_position(leaf: PlanGroup, size: int, positions: dict[PodUid, int]) -> dict[int, _Part]:
+    parts: dict[int, _Part] = {}
+    for bound in leaf.bound:
+        parts.setdefault(positions[bound.uid] // size, ([], []))[0].append(bound)
+    for member in leaf.members:
+        parts.setdefault(positions[member.uid] // size, ([], []))[1].append(member)
+    return {number: parts[number] for number in sorted(parts)}
+
+
+def _by_domain(leaf: PlanGroup, level: SliceLevel, label: NodeLabel) -> Iterator[_Part]:
+    domains: dict[str, list[PlanBound]] = {}
+    for bound in leaf.bound:
+        domains.setdefault(label(bound.node, level.key) or f"/{bound.node}", []).append(bound)
+    chunks = [
+        pods[start : start + level.size]
+        for _, pods in sorted(domains.items())
+        for start in range(0, len(pods), level.size)
+    ]
+    waiting = list(leaf.members)
+    for chunk in sorted(chunks, key=lambda pods: -len(pods)):
+        missing = level.size - len(chunk)
+        yield chunk, waiting[:missing]
+        del waiting[:missing]
+    for start in range(0, len(waiting), level.size):
+        yield [], waiting[start : start + level.size]
+
+
+def _needs(leaf: PlanGroup, parts: Sequence[_Part]) -> list[int]:
+    """Return how many pods of each slice the minimum counts."""
+    needs = [len(bound) for bound, _ in parts]
+    left = threshold(leaf) - sum(needs)
+    for at in sorted(range(len(parts)), key=lambda at: (-needs[at], at)):
+        more = min(len(parts[at][1]), max(left, 0))
+        needs[at] += more
+        left -= more
+    return needs
+
+
+# --- other requirements of groups
+
+
+class RequirementChange(msgspec.Struct, frozen=True):
+    """Other requirements of one group; None leaves one as it is."""
+
+    minimum: int | None = None  # of a group with slices in pods
+    topology: tuple[str, ...] | None = None
+    shares: bool = False  # it may be in a domain that others have, still one
+
+    def of(self, group: PlanGroup) -> PlanGroup:
+        """Return the changed group."""
+        if self.minimum is not None:
+            # pods, in slices if there are any
+            parts = -(-self.minimum // max(slice_pods(group), 1))
+            group = msgspec.structs.replace(group, basic=False, minimum=parts)
+            if not self.minimum:  # nothing is required then
+                group = msgspec.structs.replace(group, required=UNSET)
+        if self.topology is not None:
+            group = msgspec.structs.replace(group, topology=self.topology, exclusive=UNSET)
+        elif self.shares:
+            group = msgspec.structs.replace(group, topology=domain_keys(group), exclusive=UNSET)
+        return group
+
+
+Changes: TypeAlias = Mapping[GroupKey, RequirementChange]
+UNCHANGED = RequirementChange()
+
+
+def changed_tree(root: PlanGroup, changes: Changes) -> PlanGroup:
+    """Return the tree with changed groups."""
+    return map_groups(root, lambda group: changes.get(group.key, UNCHANGED).of(group))
+
+
+def map_groups(group: PlanGroup, change: Callable[[PlanGroup], PlanGroup]) -> PlanGroup:
+    """Apply a change to every group of a tree."""
+    children = tuple(map_groups(child, change) for child in group.groups)
+    return change(msgspec.structs.replace(group, groups=children))
+
+
+def walk(group: PlanGroup) -> list[PlanGroup]:
+    """List the groups of a tree, parents first."""
+    return [group, *(g for child in group.groups for g in walk(child))]

@@ -14,13 +14,12 @@ from msgspec import UNSET, UnsetType
 
 from extender.core.model.message_formatting import counted
 from extender.core.planner.explain.plan_builder import make_plan, without_extras
-from extender.core.planner.explain.relaxation_solver import map_groups
+from extender.core.planner.explain.refusal_causes import diagnose
 from extender.core.planner.explain.relaxations import (
     RefusalExplanation,
     explain,
     explain_contradiction,
 )
-from extender.core.planner.explain.shortfalls import diagnose
 from extender.core.planner.model.node_table import FIT_MAX, NodeTable
 from extender.core.planner.model.problem import Options, compile_request, given
 from extender.core.planner.model.upper_bounds import bound_all
@@ -29,7 +28,6 @@ from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
     SECONDS_OF_BUDGET,
     Feasibility,
-    Plan,
     PlanExclusive,
     PlanGroup,
     PlanRequest,
@@ -39,6 +37,7 @@ from extender.core.planner.plan_types import (
     Verdict,
     WhenEmpty,
     admissible,
+    map_groups,
     waiting_reasons,
 )
 from extender.core.planner.solve.preferred_topology import (
@@ -288,17 +287,3 @@ def _seconds(budget: int) -> str:
 
 def _name(request: PlanRequest) -> str:
     return f"{request.root.key.kind} {request.root.key.path}"
-
-
-__all__ = [
-    "DeferredWork",
-    "EmptyClusterFit",
-    "NodeTable",
-    "Plan",
-    "Refusal",
-    "compared_with_empty",
-    "fit_when_empty",
-    "plan",
-    "plan_at_once",
-    "status_of",
-]

@@ -7,22 +7,30 @@ The priority of a unit is that of its groups, the highest where they differ; tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET
 
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
-from extender.core.capacity.capacity_claims import is_preempting
+from extender.core.capacity.capacity_claims import claims_against, is_preempting
 from extender.core.capacity.free_capacity import NO_HOLDS
-from extender.core.capacity.replacement_holds import may_wait_for_capacity
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.reservation_state import GangState, Reservation, ReservationState, claims_of
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
-from extender.core.model.pods import EXEMPT_NAMESPACES, BudgetIndex, Pod, PodShape
-from extender.core.planner.preemption_types import (
+from extender.core.model.pods import (
+    CHECKPOINT_ANNOTATION,
+    EXEMPT_NAMESPACES,
+    FILLED_IN_US,
+    BudgetIndex,
+    Pod,
+    PodShape,
+)
+from extender.core.planner.plan_types import (
     MINUTE_US,
     Evictable,
     PlanBudget,
@@ -30,9 +38,66 @@ from extender.core.planner.preemption_types import (
     PlanUnit,
     PlanVictim,
     UnitKind,
+    work_min,
 )
-from extender.core.preempt.lost_work import work_since_us
 from extender.core.preempt.preemption_lifecycle import is_stuck
+
+# --- from when the work of a running pod counts, if it is evicted: its start, or its last checkpoint
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_Instant = Annotated[datetime, msgspec.Meta(tz=True)]
+TEXT_MAX: Final = 60  # characters of a wrong value
+
+
+def work_since_us(pod: Pod, now_us: int) -> int:
+    """Return when the work began that an eviction of a pod loses, in microseconds since 1970.
+
+    Args:
+        now_us: 0: not known, and no checkpoint counts. It is returned for a pod of a file, whose start is not known.
+    """
+    begin_us = max(pod.assigned_us, pod.created_us)
+    if begin_us in FILLED_IN_US:
+        begin_us = 0
+    if pod.checkpoint and now_us:
+        written_us = _written_us(pod.checkpoint)
+        if written_us is not None and written_us <= now_us:
+            return max(begin_us, written_us)
+    return begin_us or now_us
+
+
+def lost_work_min(pod: Pod, now_us: int) -> int:
+    """Return the GPU-minutes of work that an eviction of a pod loses; 0 where the time is not known."""
+    return (
+        work_min(pod.shape, work_since_us(pod, now_us), now_us // MINUTE_US)
+        if now_us and pod.node is not None
+        else 0
+    )
+
+
+def checkpoint_warnings(pods: Iterable[Pod], now_us: int) -> Iterator[str]:
+    """Yield a text for each pod whose last checkpoint is no time, or in the future, and so is not used."""
+    for pod in pods:
+        if not pod.checkpoint:
+            continue
+        written_us = _written_us(pod.checkpoint)
+        field = f'Pod/{pod.path}: metadata.annotations[{CHECKPOINT_ANNOTATION}] "{pod.checkpoint[:TEXT_MAX]}"'
+        rest = "it is not used, and the work of the pod counts from its start"
+        if written_us is None:
+            yield f"{field} is not an RFC 3339 time, such as 2026-11-30T08:00:00Z: {rest}"
+        elif written_us > now_us > 0:
+            yield f"{field} is in the future: {rest}; write the time at which the checkpoint was complete"
+
+
+def _written_us(text: str) -> int | None:
+    """Return a time in RFC 3339 as microseconds since 1970; None: it is none."""
+    try:
+        written = msgspec.convert(text, _Instant)
+    except msgspec.ValidationError:
+        return None
+    return (written - EPOCH) // timedelta(microseconds=1)
+
+
+# --- the units
 
 NEVER = "Never"
 
@@ -74,6 +139,27 @@ def may_preempt(tree: Tree) -> bool:
     """Return whether neither the root of a tree nor any of its pods has the preemption policy Never."""
     policies = {tree.root.preemption_policy, *(pod.preemption_policy for pod in tree.pods)}
     return NEVER not in policies
+
+
+def as_admitted(tree: Tree, state: ReservationState) -> Tree:
+    """Return a tree without a minimum that was raised, or a child that is required, since it was admitted: these break no gang that runs."""
+    root = state.gangs.get(tree.root.uid)
+    admitted = {(g.kind, g.name): g for g in root.groups} if root is not None else {}
+
+    def before(group: Group) -> Group:
+        old = admitted.get((group.key.kind, group.key.name))
+        if old is None or group.basic:
+            return group
+        required = tuple(name for name in group.required if name in old.required)
+        return msgspec.structs.replace(
+            group, minimum=min(group.minimum, old.minimum), required=required
+        )
+
+    return msgspec.structs.replace(
+        tree,
+        groups=tuple(map(before, tree.groups)),
+        children={key: tuple(map(before, below)) for key, below in tree.children.items()},
+    )
 
 
 def _by_path(pods: Iterable[Pod]) -> list[Pod]:
@@ -185,10 +271,12 @@ class _Collection:
         return [d for d in free if d.name not in left_alone], going, left_alone
 
     def _may_wait_for(self, pod: Pod, node: NodeName) -> bool:
-        root, state = self.tree.root, self.state
-        return may_wait_for_capacity(
-            state, node, pod.uid, priority=root.priority, gang_uid=root.uid
+        """Return whether the tree may wait for the capacity of a terminating pod: no replacement hold blocks it."""
+        root = self.tree.root
+        blocking = claims_against(
+            self.state, node, priority=root.priority, gang_uid=root.uid, kinds=("replacement",)
         )
+        return all(hold.uid != pod.uid for hold in blocking)
 
     def _take(self, drafts: dict[str, _Draft], pod: Pod) -> bool:
         """Add a pod to its unit and return True; return False if it must stay."""
@@ -236,29 +324,22 @@ class _Collection:
         leaves = {pod.group for draft in drafts for pod in draft.pods}
         trees = {tree.root.key: tree for leaf in leaves if (tree := self._above(leaf).tree)}
         for tree in sorted(trees.values(), key=lambda tree: str(tree.root.key)):
-            self._add_tree(tree)
+            self._add_tree(as_admitted(tree, self.state))
 
     def _add_tree(self, tree: Tree) -> None:
-        root = self.state.gangs.get(tree.root.uid)
-        admitted = {(g.kind, g.name): g for g in root.groups} if root is not None else {}
         inside: set[GroupKey] = set()  # groups that belong to a unit
         required: dict[GroupKey, tuple[str, ...]] = {}
         for group in tree.groups:
             parent = key_of_parent(group)
-            # a minimum that was raised since, or a child that is required since, does not make a gang that runs a broken one
-            before = admitted.get((group.key.kind, group.key.name))
-            if not group.basic:
-                names = group.required if before is None else before.required
-                required[group.key] = tuple(n for n in group.required if n in names)
+            required[group.key] = () if group.basic else group.required
             if group.disruption_mode == "all" or parent in inside:
                 inside.add(group.key)
             members = tree.members.get(group.key, ())
             self.gang_of[group.key] = len(self.gangs)
-            minimum = 1 if group.basic else group.minimum
             self.gangs.append(
                 PlanGang(
                     name=str(group.key),
-                    minimum=min(minimum, before.minimum if before is not None else minimum),
+                    minimum=1 if group.basic else group.minimum,
                     parent=-1
                     if group.key == tree.root.key or parent is None
                     else self.gang_of[parent],
@@ -277,7 +358,7 @@ class _Collection:
                     required=True,
                     counts=False,
                 )
-                for name in required.get(group.key, ())
+                for name in required[group.key]
                 if name not in below
             ]
 

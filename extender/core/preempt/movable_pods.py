@@ -6,8 +6,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from extender.core.admit.exclusive_domains import exclusive_nodes, kept_from
-from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
+from extender.core.admit.interpod_rules import (
+    InterpodRulePart,
+    counted_by,
+    exclusive_nodes,
+    kept_from,
+)
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NIL_GANG, GroupKey, NodeName, PodUid
@@ -15,8 +19,8 @@ from extender.core.model.message_formatting import counted
 from extender.core.model.nodes import SILENT, Node
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
 from extender.core.model.pods import EXEMPT_NAMESPACES, FILLED_IN_US, BudgetIndex, Pod, PodShape
-from extender.core.planner.moves.move_problem import Mover, StayingPod
-from extender.core.preempt.lost_work import lost_work_min
+from extender.core.planner.moves.move_search import Mover, StayingPod
+from extender.core.preempt.disruption_units import lost_work_min
 
 MOVE_LABEL = "gang-extender.dev/move"  # on pods; with the value "never" they are not moved
 DAEMON = "DaemonSet"
@@ -88,32 +92,11 @@ def _has_minimum(tree: Tree, group: Group, counts: Mapping[GroupKey, int]) -> bo
     return all(name in below and _has_minimum(tree, below[name], counts) for name in group.required)
 
 
-def as_admitted(tree: Tree, state: ReservationState) -> Tree:
-    """Return a tree without a minimum that was raised, or a child that is required, since it was admitted: these break no gang that runs."""
-    root = state.gangs.get(tree.root.uid)
-    admitted = {(g.kind, g.name): g for g in root.groups} if root is not None else {}
-
-    def before(group: Group) -> Group:
-        old = admitted.get((group.key.kind, group.key.name))
-        if old is None or group.basic:
-            return group
-        required = tuple(name for name in group.required if name in old.required)
-        return msgspec.structs.replace(
-            group, minimum=min(group.minimum, old.minimum), required=required
-        )
-
-    return msgspec.structs.replace(
-        tree,
-        groups=tuple(map(before, tree.groups)),
-        children={key: tuple(map(before, below)) for key, below in tree.children.items()},
-    )
-
-
 def broken_gangs(tree: Tree, leaving: Collection[PodUid]) -> list[tuple[Group, int, int]]:
     """Return the gangs of a tree that fall below their minimum without some pods, root first.
 
     Args:
-        tree: As from `as_admitted`.
+        tree: As from `disruption_units.as_admitted`.
 
     Returns:
         Each gang with how many of its members or groups run now, and then.

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from extender.core.admit.exclusive_domains import exclusive_nodes
+from extender.core.admit.interpod_rules import exclusive_nodes
 from extender.core.admit.plan_request import is_candidate
-from extender.core.capacity.capacity_claims import not_free
+from extender.core.capacity.capacity_claims import nodes_of_replacements, not_free
 from extender.core.capacity.free_capacity import make_row, used_capacity
-from extender.core.capacity.replacement_holds import nodes_of_replacements
 from extender.core.log.capacity_claim import NO_CLAIMS
 from extender.core.log.events import (
     EventSource,

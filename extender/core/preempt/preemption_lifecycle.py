@@ -22,7 +22,7 @@ The rules (E-11, P15):
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -37,12 +37,13 @@ from extender.core.log.events import (
     NewEvent,
     PreemptionCancelled,
     PreemptionCompleted,
+    PreemptionPlanned,
+    ReservationReleased,
     VictimGone,
 )
-from extender.core.log.preemption_state import PendingPreemption, Victim
-from extender.core.log.reservation_state import ReservationState
+from extender.core.log.reservation_state import PendingPreemption, ReservationState, Victim
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import Epoch, GroupKey, PlanId, PodUid
+from extender.core.model.ids import Epoch, GangUid, GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Tree, kind_of
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import (
@@ -83,6 +84,7 @@ class EvictionContext(EventSource, frozen=True, kw_only=True):
     present: Mapping[PlanId, frozenset[PodUid]] = {}
     idle_us: Mapping[PlanId, int] = {}  # how long each pending preemption has made no progress
     stalled_us: int = 300_000_000  # a preemption without progress for this time is cancelled
+    gangs: EachGang = msgspec.field(default_factory=EachGang)  # how each preemptor is decided
 
     def follow(self, preemption: PendingPreemption, data: AnyEventData) -> NewEvent:
         """Return an event for the stream of the preemptor, which follows from its plan."""
@@ -91,18 +93,9 @@ class EvictionContext(EventSource, frozen=True, kw_only=True):
 
 
 def decide_evictions(
-    view: ClusterView,
-    state: ReservationState,
-    forest: Forest,
-    context: EvictionContext,
-    gangs: EachGang | None = None,
+    view: ClusterView, state: ReservationState, forest: Forest, context: EvictionContext
 ) -> list[NewEvent]:
-    """Return the events that bring pending preemptions up to date with the view.
-
-    Args:
-        gangs: How each preemptor is decided; None: exceptions are raised.
-    """
-    gangs = gangs or EachGang()
+    """Return the events that bring pending preemptions up to date with the view."""
 
     def changes_of(preemption: PendingPreemption) -> Iterator[NewEvent]:
         victims = sorted(preemption.victims.values(), key=lambda v: v.pod)
@@ -119,7 +112,7 @@ def decide_evictions(
     for preemption in sorted(state.preemptions.values(), key=lambda p: p.gang_uid):
         name = f"preemption of {preemption.gang}"
         decide = functools.partial(changes_of, preemption)
-        drafts += gangs.decide(preemption.gang_uid, name, decide)
+        drafts += context.gangs.decide(preemption.gang_uid, name, decide)
     return drafts
 
 
@@ -178,8 +171,8 @@ def _end(
     reduced = ""
     reason, text = _cancel_reason(view, forest, preemption)
     left = [v for v in preemption.victims.values() if v not in ended]
-    if not reason and _stalled(view, preemption, left, context):
-        reason, text = _stalled_reason(preemption, context, left=bool(left))
+    if not reason:
+        reason, text = _stalled_reason(view, preemption, left, context)
     if not reason and preemption.claims:
         reason, text, reduced = _not_freed_reason(view, state, preemption, context.now_us)
     if not reason:
@@ -188,8 +181,14 @@ def _end(
 
 
 def _stalled_reason(
-    preemption: PendingPreemption, context: EvictionContext, *, left: bool
-) -> tuple[CancelReason, str]:
+    view: ClusterView, preemption: PendingPreemption, left: list[Victim], context: EvictionContext
+) -> tuple[CancelReason | Literal[""], str]:
+    """Return why a preemption ends without progress for `stalled_us`; empty: a victim ended, or one is terminating."""
+    if context.idle_us.get(preemption.id, 0) < context.stalled_us or not preemption.claims:
+        return "", ""
+    going = [*(v.uid for v in left), *preemption.already_terminating]
+    if any((pod := view.pods.get(uid)) is not None and pod.deleting for uid in going):
+        return "", ""
     seconds = context.stalled_us // 1_000_000
     if left:
         return "deletion-rejected", f"nothing went for {seconds} s"
@@ -264,19 +263,6 @@ def _problem(tree: Tree | None) -> str:
 def _waits(view: ClusterView, uid: PodUid) -> bool:
     pod = view.pods.get(uid)
     return pod is not None and not pod.deleting
-
-
-def _stalled(
-    view: ClusterView,
-    preemption: PendingPreemption,
-    left: Iterable[Victim],
-    context: EvictionContext,
-) -> bool:
-    """Return whether there is no progress for `stalled_us`: no victim ended, and none is terminating."""
-    if context.idle_us.get(preemption.id, 0) < context.stalled_us or not preemption.claims:
-        return False
-    going = [*(v.uid for v in left), *preemption.already_terminating]
-    return not any((pod := view.pods.get(uid)) is not None and pod.deleting for uid in going)
 
 
 def preemptor_key(preemption: PendingPreemption) -> GroupKey:
@@ -423,3 +409,174 @@ def stuck_victims_text(
     )
     more = f" and {len(stuck) - NAMED_MAX} more" if len(stuck) > NAMED_MAX else ""
     return f"waits for victims that do not go: {words}{more}"
+
+
+# --- takeover: a preemptor of higher priority gets the capacity that a pending preemption frees
+
+# The rules (issue 5, no thrash):
+#
+# - The capacity that a preemption frees is only for its preemptor until that runs. A tree of higher priority that
+#   fits elsewhere is placed elsewhere (`free_capacity`), an unmanaged pod as well (`filter_and_prioritize`).
+# - A tree of higher priority that fits nowhere else takes the capacity over before it evicts further units
+#   (`disruption_units`): its `PreemptionPlanned` names the superseded preemption and includes the remaining victims in
+#   that capacity. The same append ends the superseded preemption: `PreemptionCancelled` with `reason` *taken-over* and `taken_over_by`.
+# - An unmanaged pod of higher priority takes the capacity without a plan, because kube-scheduler permits it; this is
+#   recorded when the pod runs.
+# - A preemptor that is evicted as a whole before it runs is superseded by its own preemptor in the same way.
+#
+# The superseded preemptor is planned again without back-off, but units that it evicted and that were created again are
+# spared (`preemption_planning.recently_evicted_units`). Until the victims of begun units are gone, it keeps its claims on the other
+# nodes (`reservation_state.cancelled_preemption`).
+
+
+class TakeoverPreemptor(msgspec.Struct, frozen=True, kw_only=True):
+    """The preemptor that takes the capacity over."""
+
+    name: str  # Kind/namespace/name
+    uid: str
+    priority: int
+
+
+def takeovers_by_plan(
+    view: ClusterView, state: ReservationState, planned: NewEvent, context: EvictionContext
+) -> list[NewEvent]:
+    """Return the ends of the preemptions whose capacity a plan takes, or whose preemptor it evicts.
+
+    Args:
+        state: The pending state.
+        planned: A `PreemptionPlanned` that is recorded after these events, in the same append.
+    """
+    plan = planned.data
+    assert isinstance(plan, PreemptionPlanned)
+    by = TakeoverPreemptor(
+        name=f"{plan.kind}/{planned.gang}", uid=planned.gang_uid, priority=plan.priority
+    )
+    used = {a.node for a in plan.assignments}
+    taken = {record.gang_uid for record in plan.superseded}
+    evicted = {unit.name for unit in plan.victims}
+    drafts = []
+    for uid, preemption in state.preemptions.items():
+        is_victim = f"{preemption.kind}/{preemption.gang}" in evicted
+        if preemption.ended or uid == by.uid or not (is_victim or uid in taken):
+            continue
+        lost = sorted(n for n in preemption.claims if is_victim or n in used)
+        action = "evicts it" if is_victim else f"takes over the capacity{_on(lost)}"
+        drafts.append(_superseding_event(view, preemption, by, context, lost=lost, action=action))
+    return drafts
+
+
+def takeovers_by_pods(
+    view: ClusterView,
+    state: ReservationState,
+    decided: Iterable[NewEvent],
+    context: EvictionContext,
+) -> list[NewEvent]:
+    """Return the ends of the preemptions whose capacity is used by running pods of higher priority.
+
+    Args:
+        state: The pending state.
+        decided: Events that are recorded before these: ends of preemptions, and released reservations.
+    """
+    events = [(d.gang_uid, d.data) for d in decided]
+    ends = {
+        f.preemption for _, f in events if isinstance(f, PreemptionCompleted | PreemptionCancelled)
+    }
+    superseded = {
+        uid: f
+        for uid, f in events
+        if isinstance(f, ReservationReleased) and f.reason == "superseded"
+    }
+
+    def end_of(uid: GangUid, preemption: PendingPreemption) -> Iterator[NewEvent]:
+        root = state.gangs.get(uid)
+        earlier = context.present.get(preemption.id, frozenset())
+        if preemption.claims:
+            newcomers = _sitting_in_claims(view, preemption, earlier)
+        elif root is not None and uid in superseded and not root.bound:
+            users = frozenset(PodUid(user.uid) for user in superseded[uid].taken_by)
+            newcomers = {
+                n: p
+                for n in {pod.node for pod in superseded[uid].pods}
+                if (p := _newcomer(view, preemption, n, earlier, among=users))
+            }
+        else:
+            return
+        if newcomers:
+            pod = newcomers[min(newcomers)]
+            by = TakeoverPreemptor(name=f"Pod/{pod.path}", uid=pod.uid, priority=pod.priority)
+            nodes = sorted(newcomers)
+            action = f"uses the capacity{_on(nodes)}"
+            yield _superseding_event(view, preemption, by, context, lost=nodes, action=action)
+
+    drafts: list[NewEvent] = []
+    for uid, preemption in state.preemptions.items():
+        if not preemption.ended and preemption.id not in ends:
+            name = f"takeover from {preemption.gang}"
+            decide = functools.partial(end_of, uid, preemption)
+            drafts += context.gangs.decide(uid, name, decide)
+    return drafts
+
+
+def _sitting_in_claims(
+    view: ClusterView, preemption: PendingPreemption, earlier: Collection[PodUid]
+) -> Mapping[NodeName, Pod]:
+    """Return by node a new pod of higher priority, where the rest is too small for the claims of the preemptor."""
+    newcomers: dict[NodeName, Pod] = {}
+    for node in preemption.claims:
+        pod = _newcomer(view, preemption, node, earlier)
+        if pod is not None and claims_do_not_fit(view, preemption, node):
+            newcomers[node] = pod
+    return newcomers
+
+
+def _newcomer(
+    view: ClusterView,
+    preemption: PendingPreemption,
+    node: NodeName,
+    earlier: Collection[PodUid],
+    among: Collection[PodUid] = (),
+) -> Pod | None:
+    """Return the newest pod of higher priority that runs on a node and was not there at the time of the plan.
+
+    Args:
+        earlier: The pods that were on the node at the time of the plan.
+        among: The pods that are known to use the capacity; empty: not known.
+    """
+    above = [
+        pod
+        for uid, pod in view.on_node.get(node, {}).items()
+        if pod.priority > preemption.priority
+        and not pod.deleting
+        and uid not in earlier
+        and (not among or uid in among)
+    ]
+    return max(above, key=lambda p: (p.created_us, p.path), default=None)
+
+
+def _superseding_event(
+    view: ClusterView,
+    preemption: PendingPreemption,
+    by: TakeoverPreemptor,
+    context: EvictionContext,
+    *,
+    lost: Collection[NodeName],
+    action: str,
+) -> NewEvent:
+    text = f"{by.name} (priority {by.priority}) {action}"
+    name = name_for(Visibility.of((namespace_of(preemption.gang),)), by.name, priority=by.priority)
+    reduced = f"{name} {action}" if is_hidden(name) else ""
+    data = cancellation(view, preemption, context, reason="taken-over", text=text, reduced=reduced)
+    return context.follow(
+        preemption,
+        msgspec.structs.replace(
+            data, taken_over_by=by.name, taken_over_by_uid=by.uid, taken_over_nodes=tuple(lost)
+        ),
+    )
+
+
+def _on(nodes: Collection[NodeName]) -> str:
+    if not nodes:
+        return ""
+    several = "nodes" if len(nodes) > 1 else "node"
+    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
+    return f" on {several} {', '.join(sorted(nodes)[:NAMED_MAX])}{more}"

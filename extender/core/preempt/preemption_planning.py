@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from extender.core.admit.exclusive_domains import ExclusiveDomains, HeldDomain
-from extender.core.admit.interpod_rules import InterpodRulePart
+from extender.core.admit.interpod_rules import ExclusiveDomains, HeldDomain, InterpodRulePart
 from extender.core.admit.verdict_events import (
     EventContext,
     assignment_records,
@@ -19,6 +18,7 @@ from extender.core.capacity.capacity_claims import claimed_under_victims
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.events import (
     AlternativeRecord,
+    EventSource,
     NewEvent,
     PreemptionPlanned,
     ReleasedPod,
@@ -27,23 +27,117 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.preemption_state import EVICTION_MEMORY_US
-from extender.core.log.reservation_state import Reservation, ReservationState
-from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
-from extender.core.model.pod_groups import Forest, Tree
+from extender.core.log.reservation_state import EVICTION_MEMORY_US, Reservation, ReservationState
+from extender.core.model.cluster_view import ClusterView, groups_above
+from extender.core.model.ids import GangUid, GroupKey, NodeName, PlanId, PodUid
+from extender.core.model.pod_groups import Forest, Tree, kind_of
 from extender.core.model.visibility import Visibility, is_hidden, name_for, namespace_of
-from extender.core.planner.plan_types import PLANNER_VERSION, Plan, PlanNode, PlanRequest
-from extender.core.planner.preempt.post_eviction_view import without
-from extender.core.planner.preempt.victim_cost import NO_PRIORITY, VictimCost
-from extender.core.planner.preempt.victim_search import PreemptionPlan
-from extender.core.planner.preemption_types import Evictable, PlanDomain, PlanUnit
-from extender.core.preempt.disruption_units import EvictableContext, evictable_for
-from extender.core.preempt.unbound_gang_members import (
-    POD_UNIT_PREFIX,
-    release_reservations,
-    unbound_reservations,
+from extender.core.planner.plan_types import (
+    PLANNER_VERSION,
+    Evictable,
+    Plan,
+    PlanDomain,
+    PlanNode,
+    PlanRequest,
+    PlanUnit,
 )
+from extender.core.planner.preempt.post_eviction_view import (
+    NO_PRIORITY,
+    VictimCost,
+    unit_cost,
+    without,
+)
+from extender.core.planner.preempt.victim_search import PreemptionPlan
+from extender.core.preempt.disruption_units import EvictableContext, evictable_for
+
+# --- reservations of unbound members whose unit is evicted
+
+# A gang that is evicted as a whole may have reservations of members that are not bound yet. These would be bound after
+# the others are gone, and the gang would run below its minimum. So the reservations are released with the plan, and the
+# tree is not planned while victims of it exist.
+
+POD_UNIT_PREFIX = "Pod/"  # start of the name of a unit that is a single pod
+
+
+def unbound_reservations(
+    view: ClusterView, state: ReservationState, forest: Forest, units: Iterable[str]
+) -> list[Reservation]:
+    """Return the reservations of unbound members of some units, sorted by pod.
+
+    Args:
+        units: `Kind/namespace/name`.
+    """
+    keys = {_key(unit) for unit in units if not unit.startswith(POD_UNIT_PREFIX)}
+    reservations: dict[PodUid, Reservation] = {}
+    for key in keys:
+        tree = forest.tree_of(key)
+        if tree is None:
+            continue
+        held = state.gangs[tree.root.uid].reservations if tree.root.uid in state.gangs else {}
+        for pod in tree.pods if held else ():
+            if (
+                pod.uid in held
+                and pod.node is None
+                and any(g.key == key for g in groups_above(view, pod.group))
+            ):
+                reservations[pod.uid] = held[pod.uid]
+    return sorted(reservations.values(), key=lambda r: r.pod)
+
+
+def _key(unit: str) -> GroupKey:
+    kind, namespace, name = unit.split("/")
+    return GroupKey(namespace, name, kind_of(kind))
+
+
+def release_reservations(
+    state: ReservationState,
+    reservations: Iterable[Reservation],
+    source: EventSource,
+    *,
+    but: Collection[PodUid],
+) -> list[NewEvent]:
+    """Return the events that release reservations, one per tree and plan.
+
+    Args:
+        but: Members whose reservation is already released.
+    """
+    plans: dict[tuple[str, PlanId], list[Reservation]] = {}
+    for reservation in reservations:
+        if reservation.uid not in but:
+            plans.setdefault((reservation.gang_uid, reservation.plan), []).append(reservation)
+    return [
+        source.draft(
+            held[0].gang_uid,
+            state.gangs[held[0].gang_uid].gang,
+            ReservationReleased(
+                plan=plan,
+                reason="superseded",
+                pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
+                message="its gang is evicted as a whole",
+            ),
+        )
+        for (_, plan), held in plans.items()
+    ]
+
+
+def leaves_being_evicted(view: ClusterView, state: ReservationState) -> Mapping[GroupKey, int]:
+    """Return the leaves of which pods are evicted as part of a unit, with the creation time of the newest such pod.
+
+    Returns:
+        Microseconds by leaf.
+    """
+    newest: dict[GroupKey, int] = {}
+    for preemption in state.preemptions.values():
+        for victim in preemption.victims.values():
+            pod = None if victim.unit.startswith(POD_UNIT_PREFIX) else view.pods.get(victim.uid)
+            if pod is not None and pod.group is not None:
+                newest[pod.group] = max(newest.get(pod.group, 0), pod.created_us)
+    return newest
+
+
+def is_being_evicted(leaves: Mapping[GroupKey, int], tree: Tree) -> bool:
+    """Return whether members of a tree are evicted as part of a unit; pods of an earlier tree of the same name do not count."""
+    return any(leaves.get(key, -1) >= tree.root.created_us for key in tree.members)
 
 
 def preemption_request(
@@ -289,14 +383,13 @@ def decide_give_up(
     )
     held = unbound_reservations(view, state, forest, [unit])
     released = release_reservations(state, held, context, but=())
-    cost = {"weight": root.priority + 2**31, "pods": len(pods)}
     victims = VictimUnit(
         kind=root.key.kind,
         path=root.key.path,
         uid=root.uid,
         priority=root.priority,
         pods=pods,
-        cost=cost,
+        cost=unit_cost(root.priority, pods),
     )
     planned = PreemptionPlanned(
         preemption=context.plan,
@@ -354,7 +447,6 @@ def _record(
 
 def _victim_unit(view: ClusterView, source: Evictable, unit: PlanUnit, doubt: str) -> VictimUnit:
     kind, _, path = unit.name.partition("/")
-    lost_min = source.lost_min(unit)
     return VictimUnit(
         kind=kind,
         path=path,
@@ -364,8 +456,7 @@ def _victim_unit(view: ClusterView, source: Evictable, unit: PlanUnit, doubt: st
             VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=_leaf(view, p.uid))
             for p in unit.pods
         ),
-        cost={"weight": unit.priority + 2**31, "pods": len(unit.pods)}
-        | ({"lost_min": lost_min} if lost_min else {}),
+        cost=unit_cost(unit.priority, unit.pods, source.lost_min(unit)),
         not_reprieved_reason=doubt,
     )
 

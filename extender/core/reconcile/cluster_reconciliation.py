@@ -8,20 +8,22 @@ reservations on a node that kube-scheduler would reject: cordoned, tainted, rela
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
 from extender.core.admit.plan_request import group_key_of
 from extender.core.admit.verdict_events import group_records
-from extender.core.capacity.replacement_holds import (
+from extender.core.capacity.capacity_claims import (
     RecreatedLeaves,
     ended_holds,
     leaf_of,
     replacement_hold_end,
 )
 from extender.core.log import events as ev
+from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
 from extender.core.log.gang_phase import satisfied
 from extender.core.log.reservation_state import (
     BoundMember,
@@ -29,10 +31,12 @@ from extender.core.log.reservation_state import (
     Reservation,
     ReservationState,
 )
-from extender.core.model.cluster_view import ClusterView
+from extender.core.log.state_projector import replacement_hold
+from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.nodes import SILENT
-from extender.core.model.pod_groups import Tree, kind_of
+from extender.core.model.object_identity import IdentityMemo
+from extender.core.model.pod_groups import Forest, Tree, kind_of
 from extender.core.model.pods import ENDED_BY, SUCCEEDED, TAINTED, PodEnd
 from extender.core.model.visibility import Visibility, namespace_of
 from extender.core.reconcile.drift import (
@@ -41,12 +45,10 @@ from extender.core.reconcile.drift import (
     elsewhere_events,
     strayed_events,
 )
-from extender.core.reconcile.overcommit_attribution import (
-    reserved_capacity_users,
-    reserved_capacity_users_text,
-)
 from extender.core.reconcile.reservation_checks import (
     paths_to_leaves,
+    reserved_capacity_users,
+    reserved_capacity_users_text,
     unassigned,
     unfit_pods,
 )
@@ -111,7 +113,7 @@ def root_differences(
         return [now.draft(root.uid, root.gang, data) for data in _removal(view, root, now)]
     strayed = strayed_events(view, root)
     elsewhere = {f.uid for f in strayed if isinstance(f, ev.MemberTerminated)}
-    short_lived = _short_lived(view, root, now)
+    short_lived = [*_short_lived(view, root, now)]
     events = [
         *short_lived,
         *_elsewhere(root, short_lived),
@@ -157,7 +159,7 @@ def _removal(view: ClusterView, root: GangState, now: ReconcileContext) -> list[
 
     The end of the root comes last, when it is known how all its members ended.
     """
-    short_lived = _short_lived(view, root, now)
+    short_lived = [*_short_lived(view, root, now)]
     events: list[ev.AnyEventData] = [
         *short_lived,
         *_elsewhere(root, short_lived),
@@ -227,13 +229,14 @@ def _regrouped(root: GangState, tree: Tree) -> Iterable[ev.GangGroupsChanged]:
         yield ev.GangGroupsChanged(groups=groups)
 
 
-def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> list[ev.PodBound]:
-    """Return the events of members that were bound and ended before the view showed them on a node.
+def _short_lived(
+    view: ClusterView, root: GangState, now: ReconcileContext
+) -> Iterator[ev.PodBound]:
+    """Yield the events of members that were bound and ended before the view showed them on a node.
 
     The API server accepted their Binding, or the cluster has the node on which they ended: this is also how members
     are recorded that a leader bound and that ended before it, or the next one, had recorded them.
     """
-    events: list[ev.PodBound] = []
     # sorted: the same order in each process
     for r in sorted(root.reservations.values(), key=lambda r: r.pod):
         if r.uid in view.pods or r.uid in now.awaited:
@@ -241,8 +244,7 @@ def _short_lived(view: ClusterView, root: GangState, now: ReconcileContext) -> l
         end = _end_of(view, r.uid, now)
         node = NodeName(end.node) if end is not None and end.node else r.node
         if r.uid in now.posted or (end is not None and end.node):
-            events.append(ev.PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=node, group=r.group))
-    return events
+            yield ev.PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=node, group=r.group)
 
 
 def _elsewhere(root: GangState, short_lived: Iterable[ev.PodBound]) -> list[ev.DriftDetected]:
@@ -254,9 +256,8 @@ def _elsewhere(root: GangState, short_lived: Iterable[ev.PodBound]) -> list[ev.D
     ]
 
 
-def _relabelled(view: ClusterView, root: GangState) -> list[ev.AnyEventData]:
-    """Return the events for nodes of this tree whose topology labels differ from those of the admission (D11, D14)."""
-    events: list[ev.AnyEventData] = []
+def _relabelled(view: ClusterView, root: GangState) -> Iterator[ev.NodeTopologyChanged]:
+    """Yield the events for nodes of this tree whose topology labels differ from those of the admission (D11, D14)."""
     used = {r.node for r in root.reservations.values()} | {m.node for m in root.bound.values()}
     for name in sorted(used & set(root.topology)) if root.topology else ():
         node, before = view.nodes.get(name), root.topology[name]
@@ -264,14 +265,11 @@ def _relabelled(view: ClusterView, root: GangState) -> list[ev.AnyEventData]:
             continue
         after = {key: node.labels.get(key, "") for key in before}
         if after != before:
-            events.append(
-                ev.NodeTopologyChanged(
-                    node=name,
-                    before={key: value for key, value in before.items() if value},
-                    after={key: value for key, value in after.items() if value},
-                )
+            yield ev.NodeTopologyChanged(
+                node=name,
+                before={key: value for key, value in before.items() if value},
+                after={key: value for key, value in after.items() if value},
             )
-    return events
 
 
 def changed_group_texts(view: ClusterView, root: GangState) -> Mapping[str, str]:
@@ -310,13 +308,11 @@ def _leaves_being_deleted(view: ClusterView, root: GangState) -> Mapping[str, st
     return texts
 
 
-def _settled(view: ClusterView, root: GangState) -> list[ev.AnyEventData]:
-    events: list[ev.AnyEventData] = []
+def _settled(view: ClusterView, root: GangState) -> Iterator[ev.AnyEventData]:
     for reservation in sorted(root.reservations.values(), key=lambda r: r.pod):
         pod = view.pods.get(reservation.uid)
         if pod is not None and pod.node is not None:
-            events += bound_events(reservation, pod)
-    return events
+            yield from bound_events(reservation, pod)
 
 
 def _is_lost(view: ClusterView, uid: PodUid, node: NodeName) -> bool:
@@ -488,37 +484,28 @@ def _unusable(
 ) -> Mapping[ev.ReleaseReason, list[tuple[Reservation, str]]]:
     """Return the reservations that cannot be used any more, with the text of the cause."""
     unfit = unfit_pods(view, root, open_ones)
+
+    def reason_of(reservation: Reservation) -> tuple[ev.ReleaseReason, str] | None:
+        pod, node = view.pods.get(reservation.uid), view.nodes.get(reservation.node)
+        if pod is None:
+            return "deleted", _deletion_text(view, reservation, now)
+        if pod.deleting:
+            return "deleted", DELETED_UNBOUND
+        if node is None or node.deleting:
+            return "node-lost", f"node {reservation.node} is gone:"
+        if reservation.uid in overtaken(reservation.node):
+            if any(node.allocatable.get(k, 0) < v for k, v in reservation.requests.items()):
+                return "node-lost", f"node {node.name} offers less than was reserved on it:"
+            return "superseded", "other pods took the capacity of"
+        if reservation.group in changed:
+            return "deleted", f"{changed[reservation.group]}:"
+        return ("node-lost", unfit[pod.uid]) if pod.uid in unfit else None
+
     unusable: dict[ev.ReleaseReason, list[tuple[Reservation, str]]] = {}
-    for uid, reservation in open_ones.items():
-        reason = _missing_reason(view, reservation, overtaken, now)
-        if reason is None and reservation.group in changed:
-            reason = ("deleted", f"{changed[reservation.group]}:")
-        if reason is None and uid in unfit:
-            reason = ("node-lost", unfit[uid])
-        if reason is not None:
+    for reservation in open_ones.values():
+        if (reason := reason_of(reservation)) is not None:
             unusable.setdefault(reason[0], []).append((reservation, reason[1]))
     return unusable
-
-
-def _missing_reason(
-    view: ClusterView,
-    reservation: Reservation,
-    overtaken: Callable[[NodeName], Collection[PodUid]],
-    now: ReconcileContext,
-) -> tuple[ev.ReleaseReason, str] | None:
-    pod = view.pods.get(reservation.uid)
-    if pod is None:
-        return "deleted", _deletion_text(view, reservation, now)
-    if pod.deleting:
-        return "deleted", DELETED_UNBOUND
-    node = view.nodes.get(reservation.node)
-    if node is None or node.deleting:
-        return "node-lost", f"node {reservation.node} is gone:"
-    if reservation.uid not in overtaken(reservation.node):
-        return None
-    if any(node.allocatable.get(k, 0) < v for k, v in reservation.requests.items()):
-        return "node-lost", f"node {node.name} offers less than was reserved on it:"
-    return "superseded", "other pods took the capacity of"
 
 
 def _deletion_text(view: ClusterView, reservation: Reservation, now: ReconcileContext) -> str:
@@ -536,3 +523,90 @@ def _release_text(released: list[tuple[Reservation, str]]) -> str:
         by_words.setdefault(words, []).append(reservation.pod)
     text = "; ".join(f"{words} {', '.join(pods)}" for words, pods in by_words.items())
     return text + (" and more" if len(released) > NAMED_MAX else "")
+
+
+# --- replacement holds for losses that are not recorded yet
+
+# A loss is recorded by the next pass, after the API server has answered how the pod ended. But kube-scheduler and the
+# planner see the capacity as free as soon as the pod is gone; without these holds they would use it before that.
+
+NO_PODS: frozenset[PodUid] = frozenset()
+
+
+class PredictedLosses:
+    """Cache of the holds; valid as long as members, state and awaited answers are the same."""
+
+    def __init__(self) -> None:
+        self._lost: IdentityMemo[frozenset[PodUid]] = IdentityMemo()
+        self._holds: IdentityMemo[tuple[CapacityClaim, ...]] = IdentityMemo()
+        self._predicted: IdentityMemo[ReservationState] = IdentityMemo()
+
+    def of(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        forest: Forest,
+        before: ClusterView,
+        now: ReconcileContext,
+    ) -> ReservationState:
+        """Return the state with a replacement hold for each loss that it does not contain yet.
+
+        Args:
+            forest: The trees, perhaps of a slightly older view.
+            before: The view of the last pass.
+            now: The context of the next pass; pods with an awaited answer count as answered.
+        """
+        lost = self._lost.get(
+            lambda: frozenset((*now.awaited, *vanished(before, view))),
+            same=(view.members, before.members, now.awaited),
+        )
+        if not lost:
+            return state
+        holds = self._holds.get(
+            lambda: tuple(_holds(view, state, forest, lost, now)),
+            same=(lost, view.nodes, view.groups, view.ends, state.gangs, state.trees, now.ends),
+        )
+        if not holds:
+            return state
+        return self._predicted.get(lambda: _with(state, holds), same=(state, holds))
+
+
+def vanished(before: ClusterView, view: ClusterView) -> Iterator[PodUid]:
+    """Yield the members that had a node and are not in the view any more."""
+    if view.members is before.members:
+        return
+    for uid in changed_pods(before, view):
+        pod = before.pods.get(uid)
+        if (
+            uid not in view.pods
+            and pod is not None
+            and pod.group is not None
+            and pod.node is not None
+        ):
+            yield uid
+
+
+def _holds(
+    view: ClusterView,
+    state: ReservationState,
+    forest: Forest,
+    lost_pods: Collection[PodUid],
+    now: ReconcileContext,
+) -> Iterator[CapacityClaim]:
+    answered = msgspec.structs.replace(now, awaited=NO_PODS)
+    for gang_uid in sorted({state.gang_of[uid] for uid in lost_pods if uid in state.gang_of}):
+        root = state.gangs[gang_uid]
+        tree = forest.trees.get(group_key_of(root))
+        losses = functools.partial(losses_with_hold, view, state, root, tree, answered)
+        for lost in now.gangs.result(gang_uid, f"losses of {root.gang}", losses) or ():
+            yield replacement_hold(
+                root.bound[lost.uid], root, at_us=now.now_us, until_us=lost.held_until_us
+            )
+
+
+def _with(state: ReservationState, holds: Collection[CapacityClaim]) -> ReservationState:
+    claims_on = state.claims_on
+    for hold in holds:
+        claims = claims_on.get(hold.node, NO_CLAIMS).set(hold.key, hold)
+        claims_on = claims_on.set(hold.node, claims)
+    return msgspec.structs.replace(state, claims_on=claims_on)

@@ -66,6 +66,7 @@ class ReconcileContext(EventSource, frozen=True, kw_only=True):
     over: frozenset[PodUid] = frozenset()  # lost members whose replacement hold has reached its end
     now_us: int = 0
     replacement_hold_us: int = 0  # length of a replacement hold; 0: none
+    gangs: EachGang = msgspec.field(default_factory=EachGang)  # how each gang is decided
 
 
 def _drift(kind: str, path: str, text: str) -> DriftDetected:
@@ -179,18 +180,9 @@ class NominationDrift:
         self._left_out: frozenset[PodUid] = frozenset()  # looked at again the next time
 
     def look(
-        self,
-        view: ClusterView,
-        state: ReservationState,
-        now: ReconcileContext,
-        gangs: EachGang | None = None,
+        self, view: ClusterView, state: ReservationState, now: ReconcileContext
     ) -> list[NewEvent]:
-        """Return the events for nominations that changed since the last call.
-
-        Args:
-            gangs: How the members of each gang are compared; None: exceptions are raised.
-        """
-        gangs = gangs or EachGang()
+        """Return the events for nominations that changed since the last call."""
 
         def change_of(pod: Pod, reservation: Reservation, shown: PlanId | None) -> list[NewEvent]:
             if pod.nominated == reservation.node:
@@ -210,7 +202,7 @@ class NominationDrift:
             if reservation is not None and pod is not None and pod.node is None:
                 look_at = functools.partial(change_of, pod, reservation, shown)
                 name = f"nomination of {reservation.pod}"
-                events = gangs.result(reservation.gang_uid, name, look_at)
+                events = now.gangs.result(reservation.gang_uid, name, look_at)
                 if events is None:
                     left_out.add(uid)
                     if shown is not None:

@@ -13,11 +13,10 @@ import msgspec
 from immutables import Map
 
 from extender.core.admit.plan_request import group_key_of, is_running
-from extender.core.capacity.replacement_holds import (
+from extender.core.capacity.capacity_claims import (
     RecreatedLeaves,
     oversubscribed_holds,
 )
-from extender.core.log.each_gang import EachGang
 from extender.core.log.events import GangRemoved, NewEvent, PodBound
 from extender.core.log.gang_phase import missing
 from extender.core.log.reservation_state import (
@@ -223,20 +222,13 @@ class Reconciliation:
         self._open: dict[GangUid, frozenset[PodUid] | None] = {}
 
     def decide(
-        self,
-        view: ClusterView,
-        state: ReservationState,
-        forest: Forest,
-        now: ReconcileContext,
-        gangs: EachGang | None = None,
+        self, view: ClusterView, state: ReservationState, forest: Forest, now: ReconcileContext
     ) -> list[NewEvent]:
         """Return the events that bring the log up to date with the view; none when they agree.
 
-        Args:
-            gangs: How each gang is decided; one that was left out is compared as a whole the next time. None: exceptions
-                are raised.
+        A gang that was left out is compared as a whole the next time.
         """
-        gangs = gangs or EachGang()
+        gangs = now.gangs
         overtaken = functools.cache(lambda name: tuple(oversubscribed_on(view, state, name)))
         current = _Compared(view, state, forest, now)
         roots, trees = self._to_compare(current, overtaken)

@@ -79,13 +79,7 @@ def compile_request(
         templates: The Workload that its annotation names, if it exists.
     """
     existing = tuple(
-        ExistingGroup(
-            kind=group.kind,
-            name=group.name,
-            basic=group.basic,
-            minimum=group.minimum,
-            required=group.required,
-        )
+        msgspec.convert(group, ExistingGroup, from_attributes=True)
         for group in (before.groups if before else ())
     )
     return CompileRequest(

@@ -24,7 +24,6 @@ from extender.core.log.capacity_claim import NO_CLAIMS
 from extender.core.log.gang_phase import PREEMPTING, TAKEN, capacity_was_taken
 from extender.core.log.reservation_state import (
     GangState,
-    Reservation,
     ReservationState,
     reservation_of,
 )
@@ -73,38 +72,22 @@ def decide_filter(
     """
     reservation = reservation_of(state, pod.uid)
     if reservation is not None:
-        decision = _redeem(reservation, state, offered)
-        if held_back and decision.outcome == "redeemed":
-            reason = f"gang {state.gangs[reservation.gang_uid].gang}: {COMMITTED_LAST}"
-            return FilterDecision(
-                outcome="held-back",
-                passed=(),
-                refused=tuple(offered),
-                reason=reason,
-                node=decision.node,
-            )
-        return decision
+        node = reservation.node
+        outcome: FilterOutcome = "not-offered"
+        reason = f"capacity is reserved on node {node}, which kube-scheduler did not offer"
+        if node in offered:
+            if not held_back:
+                # kube-scheduler takes a node that is not named as refused; reasons are shown only for a pod that gets no node.
+                return FilterDecision(outcome="redeemed", passed=(node,), node=node)
+            outcome, reason = "held-back", COMMITTED_LAST
+        reason = f"gang {state.gangs[reservation.gang_uid].gang}: {reason}"
+        return FilterDecision(
+            outcome=outcome, passed=(), refused=tuple(offered), reason=reason, node=node
+        )
     if pod.group is not None:
         reason = pending_reason(state, forest, view, pod.group)
         return FilterDecision(outcome="refused", passed=(), refused=tuple(offered), reason=reason)
     return _protect(view, state, pod, offered)
-
-
-def _redeem(
-    reservation: Reservation, state: ReservationState, offered: Sequence[NodeName]
-) -> FilterDecision:
-    root = state.gangs[reservation.gang_uid].gang
-    node = reservation.node
-    others = tuple(name for name in offered if name != node)
-    if len(others) == len(offered):
-        reason = (
-            f"gang {root}: capacity is reserved on node {node}, which kube-scheduler did not offer"
-        )
-        return FilterDecision(
-            outcome="not-offered", passed=(), refused=others, reason=reason, node=node
-        )
-    # kube-scheduler takes a node that is not named as refused; reasons are shown only for a pod that gets no node.
-    return FilterDecision(outcome="redeemed", passed=(node,), node=node)
 
 
 def pending_reason(

@@ -16,8 +16,10 @@ The choice depends on a `PreemptVerbInput` alone, which is stored with the preem
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -25,6 +27,7 @@ from extender.core.admit.verdict_events import group_records
 from extender.core.log.events import (
     AlternativeRecord,
     AssignmentRecord,
+    GroupRecord,
     PreemptionPlanned,
     VictimPod,
     VictimUnit,
@@ -35,18 +38,156 @@ from extender.core.model.cluster_view import ClusterView, eviction_priority, gro
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod
+from extender.core.planner.codec.request_codec import EncodedRequest, InputSummary, digest_of
+from extender.core.planner.codec.victim_codec import cut
 from extender.core.planner.plan_types import PLANNER_VERSION
-from extender.core.preempt.lost_work import lost_work_min
+from extender.core.planner.preempt.post_eviction_view import PRIORITY_OFFSET, VictimCost, unit_cost
+from extender.core.preempt.disruption_units import lost_work_min
 from extender.core.verbs.filter_and_prioritize import free_beside_held
-from extender.core.verbs.preempt_verb_input import (
-    NodeOffer,
-    OfferedPod,
-    OfferedTree,
-    OfferedUnit,
-    PreemptVerbInput,
-)
 
-SHIFT = 2**31  # added to a priority (32 bits, signed), so that every unit has a positive weight
+
+class OfferedPod(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A pod that would be evicted."""
+
+    pod: str  # namespace/name
+    uid: PodUid
+    node: NodeName
+    group: str  # name of its leaf, empty outside of groups
+    priority: int
+    created_us: int
+    lost_min: int = 0  # GPU-minutes of work that its eviction loses, at the minute of the call
+
+
+class OfferedUnit(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A disruption unit with a pod on an offered node: all of its pods would be evicted."""
+
+    kind: str  # CompositePodGroup | PodGroup | Pod
+    path: str  # namespace/name
+    uid: str
+    priority: int
+    tree: str  # `OfferedTree.root` of the tree that loses these members; empty: of no tree
+    pods: tuple[OfferedPod, ...]  # sorted by pod
+
+    @property
+    def name(self) -> str:
+        """Return `Kind/namespace/name`."""
+        return f"{self.kind}/{self.path}"
+
+
+class OfferedTree(msgspec.Struct, frozen=True, array_like=True):
+    """A tree of which members would be evicted."""
+
+    root: str  # Kind/namespace/name
+    groups: tuple[GroupRecord, ...]  # root first
+    running: dict[str, int]  # number of running members by the name of their leaf
+
+
+class NodeOffer(msgspec.Struct, frozen=True, array_like=True):
+    """A candidate of kube-scheduler, with the units of its victims."""
+
+    node: NodeName
+    violations: int  # of PodDisruptionBudgets, counted by kube-scheduler
+    units: tuple[str, ...]  # by name, sorted
+    left: dict[str, int] | None
+    """What would be left for the pod of each requested resource, beside what is held there against it.
+
+    None: nothing is held, kube-scheduler alone decides.
+    """
+
+
+class PreemptVerbInput(msgspec.Struct, frozen=True, kw_only=True):
+    """All data that the choice of a node depends on."""
+
+    pod: str  # namespace/name of the preemptor
+    uid: PodUid
+    priority: int
+    requests: dict[str, int]
+    offers: tuple[NodeOffer, ...] = ()  # sorted by node
+    units: tuple[OfferedUnit, ...] = ()  # sorted by name
+    trees: tuple[OfferedTree, ...] = ()  # sorted by root
+
+
+class _Offers(msgspec.Struct, frozen=True, array_like=True, tag="offers"):
+    rows: tuple[NodeOffer, ...]
+
+
+class _Units(msgspec.Struct, frozen=True, array_like=True, tag="offered-units"):
+    rows: tuple[OfferedUnit, ...]
+
+
+class _Trees(msgspec.Struct, frozen=True, array_like=True, tag="offered-trees"):
+    rows: tuple[OfferedTree, ...]
+
+
+_Part: TypeAlias = _Offers | _Units | _Trees
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+_HEAD = msgspec.json.Decoder(PreemptVerbInput)
+_PART: msgspec.json.Decoder[_Part] = msgspec.json.Decoder(_Part)
+
+
+def encode(verb_input: PreemptVerbInput) -> EncodedRequest:
+    """Return an input encoded as head and parts."""
+    head = _ENCODER.encode(msgspec.structs.replace(verb_input, offers=(), units=(), trees=()))
+    parts = tuple(map(_ENCODER.encode, _parts(verb_input)))
+    return EncodedRequest(
+        head=head,
+        parts=parts,
+        hashes=tuple(hashlib.sha256(piece).digest() for piece in (head, *parts)),
+        digest=digest_of(head, parts),
+    )
+
+
+def _parts(verb_input: PreemptVerbInput) -> Iterator[_Part]:
+    yield from (_Offers(tuple(rows)) for rows in cut(verb_input.offers, lambda o: o.node))
+    yield from (_Units(tuple(rows)) for rows in cut(verb_input.units, lambda u: u.name))
+    yield from (_Trees(tuple(rows)) for rows in cut(verb_input.trees, lambda t: t.root))
+
+
+def decode(head: bytes, parts: Sequence[bytes]) -> PreemptVerbInput:
+    """Return the input from head and parts; the inverse of `encode`.
+
+    Raises:
+        msgspec.ValidationError: The head or a part has another shape.
+    """
+    offers: list[NodeOffer] = []
+    units: list[OfferedUnit] = []
+    trees: list[OfferedTree] = []
+    for part in map(_PART.decode, parts):
+        match part:
+            case _Offers():
+                offers += part.rows
+            case _Units():
+                units += part.rows
+            case _Trees():
+                trees += part.rows
+    return msgspec.structs.replace(
+        _HEAD.decode(head), offers=tuple(offers), units=tuple(units), trees=tuple(trees)
+    )
+
+
+def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, InputSummary]:
+    """Return the number of offered nodes, and of units of lower priority on them, in an encoded input.
+
+    Yields after each part, as `request_codec.summarize`, and returns the numbers at the end.
+
+    Raises:
+        msgspec.ValidationError: The head or a part has another shape.
+    """
+    verb_input = _HEAD.decode(head)
+    nodes = evictable = pods = 0
+    for part in map(_PART.decode, parts):
+        match part:
+            case _Offers():
+                nodes += len(part.rows)
+            case _Units():
+                lower = [unit for unit in part.rows if unit.priority < verb_input.priority]
+                evictable += len(lower)
+                pods += sum(len(unit.pods) for unit in lower)
+            case _Trees():
+                pass
+        yield
+    return InputSummary(nodes=nodes, waiting=1, evictable=evictable, evictable_pods=pods)
 
 
 class NodeCandidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,22 +206,10 @@ class VictimChoice(msgspec.Struct, frozen=True, kw_only=True):
     plan: PreemptionPlanned | None = None
 
 
-class _Price(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """The cost of a node; compared field by field, in this order (E-9)."""
-
-    violations: int
-    highest: int
-    lost_min: int
-    weight: int
-    units: int
-    pods: int
-    node: str
-
-
 class _Option(msgspec.Struct, frozen=True, kw_only=True):
     candidate: NodeCandidate
     units: tuple[OfferedUnit, ...]
-    price: _Price
+    price: VictimCost  # its name is that of the node
     whole: bool  # some unit of it is a group
 
 
@@ -269,14 +398,14 @@ def _option(
     if any(_breaks(trees[root], units) for root in sorted({u.tree for u in units if u.tree})):
         return None
     pods = {p.uid: p for unit in units for p in unit.pods}
-    price = _Price(
+    price = VictimCost(
         violations=offer.violations,
         highest=max(unit.priority for unit in units),
         lost_min=sum(pod.lost_min for pod in pods.values()),
-        weight=sum(unit.priority + SHIFT for unit in units),
+        weight=sum(unit.priority + PRIORITY_OFFSET for unit in units),
         units=len(units),
         pods=len(pods),
-        node=offer.node,
+        names=(offer.node,),
     )
     return _Option(
         candidate=NodeCandidate(
@@ -332,15 +461,13 @@ def _plan(
 
 
 def _victim_unit(unit: OfferedUnit) -> VictimUnit:
-    lost_min = sum(pod.lost_min for pod in unit.pods)
     return VictimUnit(
         kind=unit.kind,
         path=unit.path,
         uid=unit.uid,
         priority=unit.priority,
         pods=tuple(VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=p.group) for p in unit.pods),
-        cost={"weight": unit.priority + SHIFT, "pods": len(unit.pods)}
-        | ({"lost_min": lost_min} if lost_min else {}),
+        cost=unit_cost(unit.priority, unit.pods, sum(pod.lost_min for pod in unit.pods)),
     )
 
 
@@ -357,9 +484,9 @@ def planned_event(view: ClusterView, plan: PreemptionPlanned, digest: str) -> Pr
     )
 
 
-def _numbers(price: _Price) -> dict[str, int]:
-    parts = msgspec.structs.asdict(price)
-    del parts["node"]
-    if not parts["lost_min"]:
+def _numbers(price: VictimCost) -> dict[str, int]:
+    names = ("violations", "highest", "lost_min", "weight", "units", "pods")
+    parts: dict[str, int] = {name: getattr(price, name) for name in names}
+    if not price.lost_min:
         del parts["lost_min"]  # older events have no such part
     return parts

@@ -8,13 +8,12 @@ from itertools import chain
 
 import msgspec
 
-from extender.core.admit.exclusive_domains import ExclusiveDomains
+from extender.core.admit.gang_sentences import WishLine, anew_text, group_lines
+from extender.core.admit.interpod_rules import ExclusiveDomains
 from extender.core.admit.plan_request import GATE, is_candidate, lacking_texts
+from extender.core.admit.readmission_backoff import WaitReason
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
-from extender.core.admit.wish_sentences import WishLine, anew_text, group_lines
-from extender.core.capacity.hold_progress import HELD, hold_progress
-from extender.core.fairness.wait_reasons import WaitReason
-from extender.core.holds.hold_planning import HoldRefusal
+from extender.core.holds.hold_planning import HELD, HoldRefusal, hold_progress
 from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import (
     GangState,
@@ -34,7 +33,7 @@ from extender.core.model.pods import Pod
 from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.core.planner.plan_types import SEARCH_BUDGET
-from extender.core.preempt.lost_work import checkpoint_warnings
+from extender.core.preempt.disruption_units import checkpoint_warnings
 from extender.core.workloads.kind_table import kind_of_pod
 from extender.core.workloads.workload_object import OFF, OTHER_SCHEDULERS, TREE_LABEL
 from extender.ports.log_ports import Clock, StateSource

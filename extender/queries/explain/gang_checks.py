@@ -22,7 +22,7 @@ from extender.core.admit.gang_sentences import (
 )
 from extender.core.admit.native_gang_scheduling import bind_blockers
 from extender.core.admit.plan_request import GATE, TreeParts, lacking_texts
-from extender.core.fairness.wait_reasons import ReadmissionPause, WaitReason
+from extender.core.admit.readmission_backoff import ReadmissionPause, WaitReason
 from extender.core.holds.hold_planning import HoldRefusal
 from extender.core.log.gang_phase import CAPACITY_TAKEN, TAKEN, capacity_was_taken
 from extender.core.log.moves_state import PendingMoves

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from extender.core.admit.wish_sentences import shown_texts
+from extender.core.admit.gang_sentences import shown_texts
 from extender.core.log.reservation_state import GangState, ReservationState, WorkloadTree
 from extender.core.model.errors import NotFound
 from extender.queries.explain.explanation import BetterPlacement, Explanation, Related

@@ -15,10 +15,10 @@ import msgspec
 from extender.core.admit.gang_sentences import victims_text
 from extender.core.log.events import GangAdmitted, GangObserved, GangRemoved, TreeRetired
 from extender.core.log.gang_phase import CAPACITY_TAKEN, PREEMPTING, UNDECIDED, capacity_was_taken
-from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import (
     GangState,
     MemberLoss,
+    PendingPreemption,
     ReservationState,
     WorkloadTree,
 )

@@ -6,7 +6,7 @@ from typing import get_args
 
 import msgspec
 
-from extender.core.admit.wish_sentences import WishLine, group_lines
+from extender.core.admit.gang_sentences import WishLine, group_lines
 from extender.core.log.events import (
     CapacityHeld,
     ConflictRecord,
@@ -23,7 +23,7 @@ from extender.core.model.errors import CorruptLog, NotFound
 from extender.core.model.ids import Position
 from extender.core.planner.codec import request_codec
 from extender.core.planner.codec.request_codec import InputSummary
-from extender.core.verbs import preempt_verb_input
+from extender.core.verbs import preempt_verb
 from extender.ports.log_ports import DecisionInput, DecisionInputs
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.preemption_dto import AlternativeLine
@@ -101,7 +101,7 @@ async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision 
 async def _counted(data: DecisionEventData, stored: DecisionInput) -> DecisionInputLine:
     """Return the counts of an input; gives the event loop back between slices of work."""
     of_verb = isinstance(data, PreemptionPlanned) and data.kind == "Pod"
-    codec = preempt_verb_input if of_verb else request_codec
+    codec = preempt_verb if of_verb else request_codec
     steps = codec.summarize(stored.head, stored.parts)
     pace = Yielder()
     try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from extender.core.admit.wish_sentences import recorded_wishes, wish_lines
+from extender.core.admit.gang_sentences import recorded_wishes, wish_lines
 from extender.core.log.events import (
     AssignmentRecord,
     CapacityHeld,
@@ -24,10 +24,10 @@ from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import counted
 from extender.core.planner.codec.request_codec import Decoder, digest_of_hashes
-from extender.core.planner.moves.move_problem import MovesRequest
-from extender.core.planner.moves.move_search import find_moves
+from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.moves.move_search import MovesRequest, find_moves
 from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Refusal, Verdict
-from extender.core.planner.planning import NodeTable, plan
+from extender.core.planner.planning import plan
 from extender.core.planner.preempt.judgement import Judgement, judge
 from extender.core.planner.preempt.victim_search import (
     NoPreemption,
@@ -36,7 +36,7 @@ from extender.core.planner.preempt.victim_search import (
     preempt,
 )
 from extender.core.trees.tree_events import decode_request, replay_tree
-from extender.core.verbs import preempt_verb_input
+from extender.core.verbs import preempt_verb
 from extender.core.verbs.preempt_verb import VictimChoice, choose_victims
 from extender.core.workloads.tree_compiler import TABLE_VERSION
 from extender.ports.log_ports import DecisionInput
@@ -103,7 +103,7 @@ class DecisionReplayer:
             return _replayed_moves(position, data, stored)
         if isinstance(data, PreemptionPlanned) and data.kind == "Pod":
             choice = choose_victims(
-                preempt_verb_input.decode(stored.head, stored.parts), preemption=data.preemption
+                preempt_verb.decode(stored.head, stored.parts), preemption=data.preemption
             )
             differences = _compare_choice(data, choice)
             return _replayed(position, data, differences, _chosen(choice), _answer_of(choice.plan))

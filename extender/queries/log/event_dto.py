@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import msgspec
 
-from extender.core.admit.wish_sentences import group_lines, short_text
+from extender.core.admit.gang_sentences import group_lines, short_text
 from extender.core.log.control_plane_features import dropped_field_texts
 from extender.core.log.events import (
     AnyEventData,

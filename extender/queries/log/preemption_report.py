@@ -16,7 +16,7 @@ from extender.core.log.events import (
     RecordedEvent,
     VictimGone,
 )
-from extender.core.log.preemption_state import NOT_IN_VAIN, RAN_BRIEFLY_US
+from extender.core.log.reservation_state import NOT_IN_VAIN, RAN_BRIEFLY_US
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, PlanId, Position
 from extender.core.model.message_formatting import amounts_text, counted, gpu_time_text, spaced

@@ -22,20 +22,19 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.visibility import namespace_of
-from extender.core.planner.moves.move_problem import (
+from extender.core.planner.moves.move_search import (
     Move,
     MovesOutcome,
     MovesPlan,
     MovesRequest,
     StayingPod,
+    find_moves,
 )
-from extender.core.planner.moves.move_search import find_moves
 from extender.core.planner.plan_types import SEARCH_BUDGET, PlanNode
-from extender.core.preempt.lost_work import checkpoint_warnings
+from extender.core.preempt.disruption_units import as_admitted, checkpoint_warnings
 from extender.core.preempt.movable_pods import (
     MovablePods,
     MoveLimits,
-    as_admitted,
     broken_gangs,
     movable_pods,
 )

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from extender.core.admit.gang_sentences import WishLine, plan_lines
 from extender.core.admit.node_rejections import NodeRejections
 from extender.core.admit.plan_request import (
     TreeParts,
@@ -23,7 +24,6 @@ from extender.core.admit.plan_request import (
     ruled_part,
 )
 from extender.core.admit.tree_warnings import collect_warnings, template_mismatches
-from extender.core.admit.wish_sentences import WishLine, plan_lines
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
@@ -33,7 +33,6 @@ from extender.core.model.message_formatting import counted, did_you_mean, join_n
 from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key, too_deep_text
 from extender.core.model.pods import ABSENT, RESOURCE_CLAIM, UNBOUND, Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
-from extender.core.planner.explain.relaxation_solver import map_groups
 from extender.core.planner.explain.relaxations import evicting
 from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
@@ -43,6 +42,7 @@ from extender.core.planner.plan_types import (
     Relaxation,
     SearchEffort,
     WhenEmpty,
+    map_groups,
 )
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.judgement import Judgement, judge

@@ -15,7 +15,7 @@ import msgspec
 from immutables import Map
 from msgspec.msgpack import Decoder
 
-from extender.core.admit.lost_members import vacated
+from extender.core.admit.plan_request import vacated
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import (
     ClusterView,

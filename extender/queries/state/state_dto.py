@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from extender.core.admit.wish_sentences import WishLine
+from extender.core.admit.gang_sentences import WishLine
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import NodeName
 

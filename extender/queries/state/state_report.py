@@ -7,16 +7,16 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final
 
-from extender.core.admit.wish_sentences import wish_lines
+from extender.core.admit.gang_sentences import wish_lines
 from extender.core.log.capacity_claim import CapacityClaim, ClaimKind
 from extender.core.log.control_plane_features import dropped_field_texts
 from extender.core.log.events import ControlPlaneFeaturesDetected, GroupRecord
-from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import (
     BoundMember,
     CapacityHold,
     GangState,
     MemberLoss,
+    PendingPreemption,
     Reservation,
     ReservationState,
     claims_of,

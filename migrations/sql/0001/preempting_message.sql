@@ -1,4 +1,4 @@
--- The reason of a gang while its victims terminate; the same text as `preemption_summary` of extender/core/log/preemption_state.py.
+-- The reason of a gang while its victims terminate; the same text as `preemption_summary` of extender/core/log/reservation_state.py.
 CREATE FUNCTION gx.preempting_message(d json) RETURNS text
 LANGUAGE sql IMMUTABLE
 AS $function$

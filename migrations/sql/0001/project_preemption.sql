@@ -1,4 +1,4 @@
--- Follow the preemption of a root (core/log/preemption_state.py). Returns whether one was pending before this event. A root has at
+-- Follow the preemption of a root (core/log/reservation_state.py). Returns whether one was pending before this event. A root has at
 -- most one that is pending: until it ended and the victims whose eviction had begun are gone.
 CREATE FUNCTION gx.project_preemption(e gx.event, d json) RETURNS boolean
 LANGUAGE plpgsql VOLATILE

@@ -20,8 +20,9 @@ from extender.cluster.manifests.manifest_entries import Role, entries_in
 from extender.cluster.manifests.yaml_reader import Document
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import Plan, PlanGroup, PlanMember, PlanNode, PlanRequest
-from extender.core.planner.planning import NodeTable, plan
+from extender.core.planner.planning import plan
 from extender.settings import Settings
 from extender.simulation.arrivals import Arrival, ArrivingGroup
 from extender.simulation.job_files import job_of

@@ -32,12 +32,12 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
         "barrier.opened = False", "pass",
     ),
     "a reservation is not released when its pod is gone": (
-        "core.reconcile.cluster_reconciliation", "_missing_reason",
-        "if pod is None:\n        return", "if pod is None:\n        return None\n        return",
+        "core.reconcile.cluster_reconciliation", "_unusable",
+        "if pod is None:\n            return", "if pod is None:\n            return None\n            return",
     ),
     "a reservation on a lost node is kept": (
-        "core.reconcile.cluster_reconciliation", "_missing_reason",
-        "if node is None or node.deleting:", "if node is None:\n        return None\n    if node.deleting:",
+        "core.reconcile.cluster_reconciliation", "_unusable",
+        "if node is None or node.deleting:", "if node is None:\n            return None\n        if node.deleting:",
     ),
     "unused reservations never expire": (
         "core.reconcile.cluster_reconciliation", "_released",
@@ -48,7 +48,7 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
         "if changed and not started:", "changed = {}\n    if changed:",
     ),
     "wrong sign: a refusal holds while nodes gain capacity": (
-        "core.admit.refusal_validity", "_less",
+        "core.admit.verdict_events", "_less",
         "now.free.get(name, 0) <= amount", "now.free.get(name, 0) >= amount",
     ),
     "a refusal holds although its append failed": (
@@ -77,7 +77,7 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
         "if priority > self.tree.root.priority or pod.uid in self.own or exempt:",
     ),
     "a capacity hold never ends": (
-        "core.holds.capacity_hold_ends", "decide_hold_ends", "def end_of(hold: CapacityHold) -> Iterator[NewEvent]:",
+        "core.holds.hold_planning", "decide_hold_ends", "def end_of(hold: CapacityHold) -> Iterator[NewEvent]:",
         "def end_of(hold: CapacityHold) -> Iterator[NewEvent]:\n        return\n        yield",
     ),
     "writes go on after the lease has run out": (
@@ -120,7 +120,7 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
         "for change in self._changes_after(before)", "for change in self._changes_after(self._seen())",
     ),
     "a replacement hold never ends": (
-        "core.capacity.replacement_holds", "expired_holds", "return frozenset(", "return frozenset() and frozenset(",
+        "core.capacity.capacity_claims", "expired_holds", "return frozenset(", "return frozenset() and frozenset(",
     ),
 }  # fmt: skip
 

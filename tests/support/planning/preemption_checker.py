@@ -19,8 +19,9 @@ from extender.core.planner.plan_types import (
     PlanGroup,
     PlanRequest,
     PlanRule,
+    PlanUnit,
+    PlanVictim,
 )
-from extender.core.planner.preemption_types import PlanUnit, PlanVictim
 from tests.support.planning import plan_checker
 from tests.support.planning.brute_force_planner import best_total
 from tests.support.planning.interpod_checker import broken_rules

@@ -19,28 +19,26 @@ from extender.core.model.pods import (
     SelectorTerm,
     Toleration,
 )
-from extender.core.planner.explain.relaxation_solver import walk
 from extender.core.planner.model.interpod_constraints import compile_rules
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
+    Evictable,
     NodeRejection,
     PlanBound,
+    PlanBudget,
+    PlanDomain,
     PlanExclusive,
+    PlanGang,
     PlanGroup,
     PlanMember,
     PlanNode,
     PlanRequest,
     PlanRule,
-)
-from extender.core.planner.preempt.post_eviction_view import without
-from extender.core.planner.preemption_types import (
-    Evictable,
-    PlanBudget,
-    PlanDomain,
-    PlanGang,
     PlanUnit,
     PlanVictim,
+    walk,
 )
+from extender.core.planner.preempt.post_eviction_view import without
 
 TOPOLOGIES = [(), (), (), ("zone",), ("rack",), ("rack",), ("zone", "rack"), ("rack", "zone")]
 

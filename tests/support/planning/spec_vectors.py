@@ -9,11 +9,15 @@ import yaml
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
-from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember, PlanNode, PlanRequest
-from extender.core.planner.preemption_types import (
+from extender.core.planner.plan_types import (
     Evictable,
+    PlanBound,
     PlanBudget,
     PlanGang,
+    PlanGroup,
+    PlanMember,
+    PlanNode,
+    PlanRequest,
     PlanUnit,
     PlanVictim,
 )

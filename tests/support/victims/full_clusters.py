@@ -9,11 +9,14 @@ from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
-from extender.core.planner.plan_types import PlanGroup, PlanMember, PlanNode, PlanRequest
-from extender.core.planner.preemption_types import (
+from extender.core.planner.plan_types import (
     Evictable,
     PlanBudget,
     PlanGang,
+    PlanGroup,
+    PlanMember,
+    PlanNode,
+    PlanRequest,
     PlanUnit,
     PlanVictim,
 )

@@ -20,8 +20,7 @@ from extender.core.model.nodes import Taint
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pods import HostPort
 from extender.core.planner.codec.victim_codec import from_parts, to_parts, units_in
-from extender.core.planner.plan_types import PlanGroup, PlanNode, PlanRequest
-from extender.core.planner.preemption_types import Evictable
+from extender.core.planner.plan_types import Evictable, PlanGroup, PlanNode, PlanRequest
 
 BUCKETS = 128  # with 5,000 nodes 39 rows each, about 4 kB of free capacity and 8 kB of labels
 PARTS = 2 * BUCKETS  # first the static rows of all buckets, then the free capacity

@@ -17,7 +17,7 @@ import msgspec
 
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodShape
-from extender.core.planner.preemption_types import (
+from extender.core.planner.plan_types import (
     Evictable,
     PlanBudget,
     PlanGang,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -11,12 +12,17 @@ import numpy as np
 from msgspec import UnsetType
 
 from extender.core.model.ids import NodeName
-from extender.core.planner.explain.relaxation_solver import PlacementRequirement
-from extender.core.planner.explain.shortfalls import failing, held_in, placeable
+from extender.core.planner.explain.refusal_causes import failing, groups_below, held_in, placeable
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import FIT_MAX, Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, open_nodes
-from extender.core.planner.plan_types import AddedNodes, PlanNode, PlanRequest, Relaxation
+from extender.core.planner.plan_types import (
+    AddedNodes,
+    ConflictKind,
+    PlanNode,
+    PlanRequest,
+    Relaxation,
+)
 from extender.core.planner.solve.solver_pipeline import Solved
 
 NODES_ADDED_MAX = 1_000
@@ -31,10 +37,7 @@ FitsWith = Callable[[tuple[PlanNode, ...]], bool | None]
 
 
 def more_nodes(
-    solved: Solved,
-    request: PlanRequest,
-    conflict: list[PlacementRequirement],
-    fits_with: FitsWith,
+    solved: Solved, request: PlanRequest, kinds: set[ConflictKind], fits_with: FitsWith
 ) -> list[Relaxation]:
     """Return additional empty nodes with which the tree fits; nothing if the search finds none.
 
@@ -43,11 +46,12 @@ def more_nodes(
     Nodes for one leaf in one domain are tried first, then for several leaves together, then nodes of every kind.
 
     Args:
+        kinds: Those of the requirements that conflict.
         fits_with: Returns whether the tree fits with some more nodes; None: not found within the budget.
     """
-    search = _NodeSearch(solved, request, fits_with)
-    if not search.can_help(conflict):
+    if kinds.isdisjoint({"resources", "selector"}):
         return []
+    search = _NodeSearch(solved, request, fits_with)
     counts = search.for_shortfalls() or search.of_any_kind()
     return [search.relaxation(counts)] if counts else []
 
@@ -79,11 +83,6 @@ class _NodeSearch:
         # a new node is one more domain over which pods must be spread
         self.harmless = not any(rule.kind == "spread" for rule in request.rules)
 
-    def can_help(self, conflict: list[PlacementRequirement]) -> bool:
-        """Return whether more nodes change a requirement of the conflict; selectors only if one names nodes."""
-        kinds = {r.kind for r in conflict}
-        return bool(kinds & {"resources", "selector"})
-
     def fits(self, counts: Counts) -> bool:
         """Return whether the tree fits with so many more nodes."""
         if not 0 < sum(counts.values()) <= NODES_ADDED_MAX:
@@ -92,13 +91,6 @@ class _NodeSearch:
         if key not in self._known:
             self._known[key] = self._fits(counts)
         return self._known[key] is True
-
-    def _fewer_may_do(self, counts: Counts) -> bool:
-        """Return whether the budget ended before fewer nodes of the same kinds were ruled out."""
-        return any(
-            answer is None and all(counts.get(name, 0) >= count for name, count in key)
-            for key, answer in self._known.items()
-        )
 
     def _fits(self, counts: Counts) -> bool | None:
         nodes = self.node_table.nodes
@@ -116,7 +108,11 @@ class _NodeSearch:
             for name, count in counts.items()
         )
         text = " and ".join(self._text(name, count) for name, count in counts.items())
-        if self._fewer_may_do(counts):
+        # the budget ended before fewer nodes of the same kinds were ruled out
+        if any(
+            answer is None and all(counts.get(name, 0) >= count for name, count in key)
+            for key, answer in self._known.items()
+        ):
             text += " (fewer may do: the search was cut short)"
         return Relaxation(kind="nodes", text=text, added=added)
 
@@ -147,8 +143,8 @@ class _NodeSearch:
         offers = [list(self._offers(leaf)) for leaf in leaves[:LEAVES_MAX]]
         of_one += [offer for of_leaf in offers for offer in of_leaf]
         firsts = [of_leaf[0] for of_leaf in offers if of_leaf]
-        together = [_sum(firsts[:count]) for count in range(2, len(firsts) + 1)]
-        twice = [_sum([offer, offer]) for offer in of_one]
+        together = [_sum(*firsts[:count]) for count in range(2, len(firsts) + 1)]
+        twice = [_sum(offer, offer) for offer in of_one]
         for counts in (*of_one, *together, *twice):
             if self.fits(counts):
                 return self._fewest(counts)
@@ -158,15 +154,13 @@ class _NodeSearch:
         """Return the composites that fit in no domain although each of their children does; the root if there is none."""
         best = self.solved.bounds.best
         bad = {g.index for g in self.problem.groups if g.alive and not (best[g.index] >= 0).any()}
-        lowest = [self.problem.groups[i] for i in sorted(bad) if not self._children(i) & bad]
+        groups = [self.problem.groups[i] for i in sorted(bad)]
+        lowest = [group for group in groups if bad.isdisjoint(group.children)]
         return lowest[:LEAVES_MAX] or self.problem.groups[:1]
-
-    def _children(self, index: int) -> set[int]:
-        return set(self.problem.groups[index].children)
 
     def _offers_together(self, group: CompiledGroup) -> Iterator[Counts]:
         """Yield nodes for what a group lacks of its resources, in the domains where that takes the fewest."""
-        kinds = sorted({k for leaf in self._leaves_below(group) for k in leaf.members})
+        kinds = sorted({k for each in groups_below(self.problem, group) for k in each.members})
         offers: list[tuple[int, NodeName]] = []
         for domain in range(group.level.count):
             nodes = group.level.members(domain).tolist()
@@ -177,12 +171,6 @@ class _NodeSearch:
             offers += [min(counts)] if counts else []
         for count, name in sorted(offers)[:DOMAINS_MAX]:
             yield {name: max(count, 1)}
-
-    def _leaves_below(self, group: CompiledGroup) -> Iterator[CompiledGroup]:
-        if group.leaf:
-            yield group
-        for child in group.children:
-            yield from self._leaves_below(self.problem.groups[child])
 
     def _at_least(self, group: CompiledGroup, domain: int, node: PlanNode) -> int:
         """Return a lower bound on the nodes like one that a domain lacks: by each resource alone, as if pods were divisible.
@@ -366,12 +354,8 @@ class _NodeSearch:
         return counts
 
 
-def _sum(parts: list[Counts]) -> Counts:
-    total: Counts = {}
-    for part in parts:
-        for name, count in part.items():
-            total[name] = total.get(name, 0) + count
-    return total
+def _sum(*parts: Counts) -> Counts:
+    return dict(sum(map(Counter, parts), Counter[NodeName]()))
 
 
 def _asks(problem: PlacementProblem, kind: int) -> list[tuple[str, int]]:

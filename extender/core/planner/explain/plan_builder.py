@@ -2,34 +2,458 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 import msgspec
+import numpy as np
+from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey
 from extender.core.model.message_formatting import counted
-from extender.core.planner.explain.rank_order import (
-    is_ranked,
-    rank_outcomes,
-    seats_by_rank,
-    with_groups_in_order,
-)
-from extender.core.planner.model.leaf_slices import group_name, object_key
 from extender.core.planner.model.node_scores import uncounted_preferences
+from extender.core.planner.model.node_table import Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, given
 from extender.core.planner.plan_types import (
     Assignment,
     Placement,
     Plan,
+    PlanBound,
     PlanGroup,
+    PlanMember,
     PlanRequest,
     SearchEffort,
     WishOutcome,
+    WishValue,
     domain_keys,
+    group_name,
+    object_key,
     waiting_reasons,
 )
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved
+
+# --- which member gets which of the seats that a search has chosen, so that neighbours by rank are near
+
+# A search decides how many pods of each kind each node gets, and this module only who gets which of these seats. So it never
+# changes how many pods are placed, nor any domain of a group; groups that are identical may exchange all of their seats. Members
+# without ranks are not touched.
+
+_DIGITS = re.compile(r"(\d+)")
+EXACT_STEPS_MAX = 20_000  # of the search for the best order; about 20 ms
+
+
+def is_ranked(leaf: PlanGroup) -> bool:
+    """Return whether all waiting members of a leaf have ranks."""
+    return bool(leaf.members) and all(member.rank is not UNSET for member in leaf.members)
+
+
+def rank_keys(
+    request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup
+) -> tuple[str, ...]:
+    """Return the topology keys by which neighbours of a leaf shall be near, the widest first: the one with the fewest domains."""
+    keys = set(request.levels or ())
+    index = leaf.index
+    while index >= 0:
+        source = problem.groups[index].source
+        keys.update(source.topology, source.preferred or ())
+        index = problem.groups[index].parent
+    counts = {key: len(problem.node_table.label(key)[1]) for key in keys}
+    return tuple(sorted(filter(counts.get, keys), key=lambda key: (counts[key], key)))
+
+
+def domains_of(table: NodeTable, keys: Sequence[str], nodes: Ints) -> Ints:
+    """Return the domains of some nodes, shape (keys + 1, nodes); a node without a label, and each node, is one of its own."""
+    rows = (table.own_domains(key).domain[nodes] for key in keys)
+    return np.stack([*rows, nodes]).astype(np.int64)
+
+
+# --- the members of one leaf
+
+
+@dataclass(slots=True)
+class _Gap:
+    """Neighbouring members without a seat, and the seats on both sides of them; -1: there is no member on this side."""
+
+    first: int  # positions in the order of the ranks, both included
+    last: int
+    before: int  # columns of `_RankWalk.domains`
+    after: int
+
+
+# of the members up to one: its column, and how many seats of each kind are left per column
+_State = tuple[int, tuple[int, ...]]
+
+
+class _RankWalk:
+    """Gives seats to the members of one leaf: always the nearest seat to the side of a gap for which it is nearest.
+
+    So a domain is left when it has no seat any more, which for members of one kind, on levels that are nested, is as rarely as
+    possible; and a seat beside two members that have theirs is not taken by others who gain less from it.
+    """
+
+    def __init__(self, domains: Ints, free: Mapping[int, Ints], kinds: Sequence[int]) -> None:
+        """Begin.
+
+        Args:
+            domains: See `domains_of`.
+            free: Seats of each kind that are free, per column of `domains`.
+            kinds: Of each member, in the order of the ranks.
+        """
+        self.domains = domains
+        self.free = free
+        self.kinds = kinds
+        # a change on one level weighs more than two on every narrower one together
+        self.weights = 3 ** np.arange(len(domains) - 1, -1, -1, dtype=np.int64)
+
+    def run_exactly(self, seats: list[int]) -> bool:
+        """Replace each -1 in `seats` by the order with the fewest changes, on the widest level first; False: there are too many."""
+        kinds = {kind: at for at, kind in enumerate(self.free)}
+        table = np.stack([*self.free.values()]).astype(int)
+        columns = np.flatnonzero(table.any(axis=0)).tolist()
+        left = tuple(table[:, columns].ravel().tolist())
+        if math.prod(n + 1 for n in left) * len(columns) ** 2 > EXACT_STEPS_MAX:
+            return False
+        # a change on one level weighs more than all of them on every narrower one together
+        weights = [(len(seats) + 1) ** at for at in reversed(range(len(self.domains)))]
+        rows = self.domains.T.tolist()
+
+        def distance(before: int, column: int) -> int:
+            if before < 0:
+                return 0
+            pairs = zip(weights, rows[before], rows[column], strict=True)
+            return sum(weight for weight, a, b in pairs if a != b)
+
+        steps: list[tuple[int, dict[_State, tuple[int, _State]]]] = []
+        costs: dict[_State, int] = {(-1, left): 0}
+        vacant = [False, *(column < 0 for column in seats), False]
+        for at, fixed in enumerate(seats):
+            if not any(vacant[at : at + 3]):
+                continue  # between two that have their seats
+            step: dict[_State, tuple[int, _State]] = {}
+            first = kinds[self.kinds[at]] * len(columns) if fixed < 0 else 0
+            for state, cost in costs.items():
+                last, free = state
+                options = [(fixed, free)]
+                if fixed < 0:
+                    options = [
+                        (column, (*free[:place], free[place] - 1, *free[place + 1 :]))
+                        for place, column in enumerate(columns, first)
+                        if free[place]
+                    ]
+                for option in options:
+                    total = cost + distance(last, option[0])
+                    if option not in step or total < step[option][0]:
+                        step[option] = total, state
+            steps.append((at, step))
+            costs = {state: cost for state, (cost, _) in step.items()}
+        state = min(costs, key=lambda each: (costs[each], each))
+        for at, step in reversed(steps):
+            seats[at] = state[0]
+            state = step[state][1]
+        return True
+
+    def run(self, seats: list[int]) -> None:
+        """Replace each -1 in `seats`, the columns of the members in the order of the ranks."""
+        heap: list[tuple[int, int, int]] = []  # distance, number of the gap, and its side
+        gaps: list[_Gap] = []
+        for vacant, run in itertools.groupby(range(len(seats)), key=lambda at: seats[at] < 0):
+            if vacant:
+                listed = list(run)
+                before = seats[listed[0] - 1] if listed[0] else -1
+                after = seats[listed[-1] + 1] if listed[-1] + 1 < len(seats) else -1
+                self._offer(heap, gaps, _Gap(listed[0], listed[-1], before, after), len(gaps))
+        while heap:
+            distance, number, side = heapq.heappop(heap)
+            gap = gaps[number]
+            if gap.first > gap.last:
+                continue
+            nearest, column = self._nearest(gap, side)
+            if nearest > distance:  # its seat was taken meanwhile
+                heapq.heappush(heap, (nearest, number, side))
+                continue
+            at = gap.last if side else gap.first
+            seats[at] = column
+            self.free[self.kinds[at]][column] -= 1
+            rest = (
+                _Gap(gap.first, at - 1, gap.before, column)
+                if side
+                else _Gap(at + 1, gap.last, column, gap.after)
+            )
+            self._offer(heap, gaps, rest, number)
+
+    def _offer(
+        self, heap: list[tuple[int, int, int]], gaps: list[_Gap], gap: _Gap, number: int
+    ) -> None:
+        if number == len(gaps):
+            gaps.append(gap)
+        gaps[number] = gap
+        if gap.first > gap.last:
+            return
+        for side in (0, 1):
+            # a side without a member is open: nothing is near to it
+            if (gap.after if side else gap.before) >= 0 or (gap.after < 0 and not side):
+                heapq.heappush(heap, (self._nearest(gap, side)[0], number, side))
+
+    def _nearest(self, gap: _Gap, side: int) -> tuple[int, int]:
+        """Return the distance and the column of the free seat that is nearest to a side of a gap; to both of a single member."""
+        free = np.flatnonzero(self.free[self.kinds[gap.last if side else gap.first]])
+        distance = np.zeros(len(free), dtype=np.int64)
+        for end, counts in ((gap.before, not side), (gap.after, side)):
+            if end >= 0 and (counts or gap.first == gap.last):
+                distance += self.weights @ (self.domains[:, free] != self.domains[:, [end]])
+        best = int(distance.argmin())
+        return int(distance[best]), int(free[best])
+
+
+def seats_by_rank(
+    request: PlanRequest,
+    problem: PlacementProblem,
+    leaf: CompiledGroup,
+    *,
+    given: Mapping[int, int],
+    left: Mapping[int, Sequence[int]],
+    free: Mapping[int, Mapping[int, int]],
+) -> dict[int, int]:
+    """Return the node of each member of a leaf that has none yet.
+
+    Args:
+        leaf: All of its members have ranks.
+        given: Members that keep the node of an earlier plan: position in the leaf -> node.
+        left: The other ones that are placed, by kind.
+        free: As many seats for them: kind -> node -> pods.
+    """
+    source, table = leaf.source, problem.node_table
+    bound = _bound_ranks(source, table)
+    nodes = np.array(
+        sorted({*given.values(), *(n for _, n in bound), *(n for k in free for n in free[k])}),
+        dtype=np.int64,
+    )
+    domains = domains_of(table, rank_keys(request, problem, leaf), nodes)
+    order = np.lexsort(domains[::-1])  # the widest level first
+    nodes, domains = nodes[order], domains[:, order]
+    column = {int(node): at for at, node in enumerate(nodes)}
+    seats_of = {
+        kind: np.array([free[kind].get(int(n), 0) for n in nodes], dtype=np.int64) for kind in left
+    }
+    if len(left) == 1 and not given and not bound:  # the same result at once
+        kind, positions = next(iter(left.items()))
+        listed = np.repeat(nodes, seats_of[kind]).tolist()
+        ordered = sorted(positions, key=lambda at: (_rank(source.members[at]), at))
+        return dict(zip(ordered, listed, strict=True))
+    # of equal ranks those first that have their seats
+    entries = [(rank, 0, -1, -1, column[node]) for rank, node in bound]
+    entries += [(_rank(source.members[p]), 1, p, -1, column[n]) for p, n in given.items()]
+    entries += [(_rank(source.members[p]), 2, p, k, -1) for k, ps in left.items() for p in ps]
+    entries.sort()
+    seats = [entry[4] for entry in entries]
+    walk = _RankWalk(domains, seats_of, [entry[3] for entry in entries])
+    if not walk.run_exactly(seats):
+        walk.run(seats)
+    return {
+        position: int(nodes[at])
+        for (_, step, position, _, _), at in zip(entries, seats, strict=True)
+        if step == 2  # noqa: PLR2004 -- had no seat
+    }
+
+
+def _rank(member: PlanMember | PlanBound) -> int:
+    return member.rank if member.rank is not UNSET else 0
+
+
+def _bound_ranks(leaf: PlanGroup, table: NodeTable) -> list[tuple[int, int]]:
+    """Return rank and node of the bound members that have a rank, and whose node is in the cluster."""
+    return [
+        (member.rank, table.index[member.node])
+        for member in leaf.bound
+        if member.rank is not UNSET and member.node in table.index
+    ]
+
+
+# --- identical groups
+
+
+def with_groups_in_order(
+    request: PlanRequest, problem: PlacementProblem, solution: Solution
+) -> Solution:
+    """Return a solution in which identical groups of one parent exchanged their seats, so that consecutive ones are near.
+
+    All members below them have ranks, and none is bound.
+    """
+    if not any(is_ranked(group.source) for group in problem.groups):
+        return solution
+    order = _GroupOrder(request, problem, solution)
+    for parent in problem.groups:
+        order.arrange([problem.groups[child] for child in parent.children])
+    return order.solution
+
+
+class _GroupOrder:
+    def __init__(self, request: PlanRequest, problem: PlacementProblem, solution: Solution) -> None:
+        self._request, self._problem, self.solution = request, problem, solution
+        self._partners = {near.group for g in problem.groups for near in g.source.near or ()}
+
+    def arrange(self, groups: Iterable[CompiledGroup]) -> None:
+        """Let the groups that are alike exchange their seats."""
+        alike: dict[tuple[object, ...], list[CompiledGroup]] = {}
+        for group in groups:
+            if (likeness := self._likeness(group)) is not None:
+                alike.setdefault(likeness, []).append(group)
+        table = self._problem.node_table
+        for twins in alike.values():
+            if len(twins) == 1:
+                continue
+            keys = rank_keys(self._request, self._problem, twins[0])
+            taken = sorted(
+                ([self.solution[leaf.index] for leaf in self._leaves(group)] for group in twins),
+                key=lambda placed: sorted(
+                    map(tuple, domains_of(table, keys, _nodes_of(placed)).T.tolist())
+                ),
+            )
+            twins.sort(key=lambda group: _natural(group.source.key.name))
+            moved = {
+                leaf.index: placed
+                for group, seats in zip(twins, taken, strict=True)
+                for leaf, placed in zip(self._leaves(group), seats, strict=True)
+            }
+            self.solution = {**self.solution, **moved}
+
+    def _leaves(self, group: CompiledGroup) -> list[CompiledGroup]:
+        if group.leaf:
+            return [group]
+        groups = self._problem.groups
+        return [leaf for child in group.children for leaf in self._leaves(groups[child])]
+
+    def _likeness(self, group: CompiledGroup) -> tuple[object, ...] | None:
+        """Return a key that is equal for groups of which each may have the seats of the other; None: it may have no other ones.
+
+        These are as many for the same kinds, in as many domains of the preferred keys and with the same shares of them, so that what
+        is stated of these wishes stays true. What is stated of nearness is of the seats that a group has.
+        """
+        source = group.source
+        below = [self._likeness(self._problem.groups[child]) for child in group.children]
+        own = group.index in self.solution and is_ranked(source) and not source.bound
+        if group.leaf and any(member.prefer is not None for member in source.members):
+            own = False
+        if source.near or source.key in self._partners or None in below or own != group.leaf:
+            return None
+        plain = msgspec.structs.replace(
+            source, key=GroupKey("", "", "PodGroup"), members=(), groups=(), required=UNSET
+        )
+        sizes = tuple(sorted((kind, len(members)) for kind, members in group.members.items()))
+        amounts = [self.solution[leaf.index] for leaf in self._leaves(group)]
+        pods = tuple(
+            tuple(sorted((kind, sum(nodes.values())) for kind, nodes in placed.items()))
+            for placed in amounts
+        )
+        domains = domains_of(self._problem.node_table, source.preferred or (), _nodes_of(amounts))
+        spread = tuple(len(np.unique(row)) for row in domains[:-1])
+        if source.balanced:
+            spread += tuple(sorted(_shares(domains[0], amounts)))
+        return (group.required, group.level.keys, plain, sizes, pods, spread, *below)
+
+
+def _shares(domains: Ints, seats: Sequence[Mapping[int, Mapping[int, int]]]) -> Iterable[int]:
+    """Return how many pods of some leaves are in each of the domains of their nodes."""
+    kinds = [nodes for placed in seats for nodes in placed.values()]
+    pods: dict[int, int] = {}
+    for node, domain in zip(_nodes_of(seats).tolist(), domains.tolist(), strict=True):
+        pods[domain] = pods.get(domain, 0) + sum(nodes.get(node, 0) for nodes in kinds)
+    return pods.values()
+
+
+def _nodes_of(seats: Iterable[Mapping[int, Mapping[int, int]]]) -> Ints:
+    """Return the nodes of some leaves."""
+    nodes = {node for placed in seats for kind in placed.values() for node in kind}
+    return np.array(sorted(nodes), dtype=np.int64)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts names with numbers by the numbers."""
+    parts = _DIGITS.split(name)
+    return [(int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts)]
+
+
+# --- the certificate
+
+
+def rank_outcomes(
+    request: PlanRequest, problem: PlacementProblem, seats: Mapping[int, Mapping[int, int]]
+) -> Iterator[WishOutcome]:
+    """Yield the outcomes of leaves in their order; slices of a leaf have one order.
+
+    Args:
+        seats: Leaf -> position in it -> node, of all leaves with waiting members.
+    """
+    parts: dict[GroupKey, list[CompiledGroup]] = {}
+    for leaf in problem.groups:
+        if leaf.leaf:
+            parts.setdefault(object_key(leaf.source.key), []).append(leaf)
+    for key, leaves in parts.items():
+        waiting = [leaf.source for leaf in leaves if leaf.source.members]
+        if waiting and all(map(is_ranked, waiting)):
+            outcome = _rank_outcome(request, problem, key, leaves, seats)
+            if outcome is not None:
+                yield outcome
+
+
+def _rank_outcome(
+    request: PlanRequest,
+    problem: PlacementProblem,
+    key: GroupKey,
+    leaves: Sequence[CompiledGroup],
+    seats: Mapping[int, Mapping[int, int]],
+) -> WishOutcome | None:
+    """Return how many neighbours by rank are in different domains, and the fewest that are possible on these nodes.
+
+    Only keys by which there are some are named, or the narrowest one. None for a leaf without keys or without neighbours, and where
+    constraints on its domain leave none to be in another one.
+
+    Args:
+        leaves: Its slices, or itself; the members have ranks.
+        seats: Leaf -> position in it -> node.
+    """
+    table = problem.node_table
+    bound = sorted(row for leaf in leaves for row in _bound_ranks(leaf.source, table))
+    keys = rank_keys(request, problem, leaves[0])[::-1]
+    placed = [
+        (_rank(leaf.source.members[p]), 1, p, node)
+        for leaf in leaves
+        for p, node in seats.get(leaf.index, {}).items()
+    ]
+    if not placed or len(placed) + len(bound) < 2 or not keys:  # noqa: PLR2004 -- no neighbours
+        return None
+    ranked = sorted([*((rank, 0, at, n) for at, (rank, n) in enumerate(bound)), *placed])
+    nodes = np.array([node for *_, node in ranked], dtype=np.int64)
+    fixed = np.array([step == 0 for _, step, _, _ in ranked], dtype=np.bool_)
+    values: list[WishValue] = []
+    for level, row in zip(keys, domains_of(table, keys, nodes), strict=False):
+        changes = int(np.count_nonzero(np.diff(row)))
+        if changes or level == keys[0]:
+            best = _fewest_changes(row, row[fixed])
+            values.append(WishValue(key=level, value=changes, best=best))
+    if len(values) > 1 and not values[0].value:
+        del values[0]
+    if not values[0].value and any(leaf.level.keys for leaf in leaves):
+        return None
+    return WishOutcome(kind="rank", group=key, values=tuple(values), pods=len(ranked))
+
+
+def _fewest_changes(domains: Ints, fixed: Ints) -> int:
+    """Return a lower bound of the changes along any order of some seats in which the fixed ones keep their order.
+
+    Without the seats of one domain an order has at least one change less, whatever is taken out first: so each domain that no
+    fixed seat is in adds one change to those between the fixed seats, or to none.
+    """
+    count = len(np.unique(domains))
+    if not len(fixed):
+        return count - 1
+    return int(np.count_nonzero(np.diff(fixed))) + count - len(np.unique(fixed))
 
 
 def make_plan(request: PlanRequest, solved: Solved) -> Plan:

@@ -8,7 +8,9 @@ placement with it. Where bound members are in no common domain, the conflict is 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,46 +18,266 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from extender.core.model.ids import GroupKey, NodeName
+from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.pods import PodRule, PodShape
 from extender.core.planner.explain.additional_nodes import more_nodes, with_added
-from extender.core.planner.explain.refusal_causes import closed_texts, volume_text
-from extender.core.planner.explain.relaxation_solver import (
-    PlacementRequirement,
-    RequirementChange,
-    RequirementSolver,
-    changed_tree,
-    walk,
-)
-from extender.core.planner.explain.shortfalls import diagnose
-from extender.core.planner.model.leaf_slices import (
-    group_name,
-    is_slice,
-    is_sliced,
-    minimum_pods,
-    object_key,
-    slice_pods,
-)
+from extender.core.planner.explain.refusal_causes import closed_texts, diagnose, volume_text
 from extender.core.planner.model.node_filters import without_selectors, without_volumes
 from extender.core.planner.model.node_table import NodeTable
-from extender.core.planner.model.problem import Options, PlacementProblem
+from extender.core.planner.model.problem import Options, PlacementProblem, compile_request
 from extender.core.planner.plan_types import (
+    UNCHANGED,
+    Changes,
     Conflict,
+    ConflictKind,
+    ConflictPart,
     NodeRejection,
     PlanExclusive,
     PlanGroup,
     PlanNode,
     PlanRequest,
+    PlanRule,
     Relaxation,
+    RequirementChange,
     admissible,
+    changed_tree,
     domain_keys,
+    group_name,
     is_leaf,
+    is_required,
+    is_slice,
+    is_sliced,
+    minimum_pods,
+    object_key,
     present,
     required_names,
+    satisfied_by_bound,
+    slice_pods,
     threshold,
+    walk,
 )
-from extender.core.planner.solve.solver_pipeline import Solved
+from extender.core.planner.solve.solver_pipeline import Solved, solve
+
+# --- solve a request with some of its requirements dropped or changed, within a number of solves and a part of its budget
+
+
+class TreeForms:
+    """Numbers for a tree and for changes of it: equal numbers mean that the trees are interchangeable.
+
+    Waiting members count by their shapes, which is all that a search reads of most of them.
+    """
+
+    def __init__(
+        self,
+        root: PlanGroup,
+        apart: frozenset[PodUid] = frozenset(),
+        numbers: dict[tuple[object, ...], int] | None = None,
+    ) -> None:
+        """Number the tree.
+
+        Args:
+            apart: Members that count by themselves, because nodes are rejected for them.
+            numbers: Of the trees that it is compared with; None: of no others.
+        """
+        self._apart = apart
+        self._root = root
+        self._groups = walk(root)
+        self._position = {group.key: index for index, group in enumerate(self._groups)}
+        self._parent = [-1] * len(self._groups)
+        self._numbers = {} if numbers is None else numbers
+        self._own: list[tuple[object, ...]] = [()] * len(self._groups)
+        # by form of the children, and whether they are required
+        self._below: list[Counter[tuple[int, bool]]] = [Counter() for _ in self._groups]
+        self._required = [False] * len(self._groups)
+        self._form: list[int] = [-1] * len(self._groups)
+        for index in reversed(range(len(self._groups))):
+            group = self._groups[index]
+            shapes = sorted(
+                Counter((m.shape, m.uid if m.uid in apart else "") for m in group.members).items()
+            )
+            bound = sorted(b.node for b in group.bound)
+            self._own[index] = (is_leaf(group), tuple(shapes), tuple(bound))
+            for child in group.groups:
+                at = self._position[child.key]
+                self._parent[at] = index
+                self._required[at] = is_required(child, group)
+                self._below[index][self._form[at], self._required[at]] += 1
+            self._form[index] = self._of(index, group, self._below[index])
+
+    def changed(self, changes: Changes) -> TreeForms:
+        """Return the numbers for a changed tree."""
+        return TreeForms(changed_tree(self._root, changes), self._apart, self._numbers)
+
+    def number(self, changes: Changes) -> int:
+        """Return the number of the tree with changed groups."""
+        forms: dict[int, int] = {}
+        below: dict[int, Counter[tuple[int, bool]]] = {}
+        for index in self._touched(changes):
+            group = changes.get(self._groups[index].key, UNCHANGED).of(self._groups[index])
+            forms[index] = self._of(index, group, below.get(index, self._below[index]))
+            parent = self._parent[index]
+            if parent >= 0:
+                counts = below.setdefault(parent, self._below[parent].copy())
+                counts[self._form[index], self._required[index]] -= 1
+                counts[forms[index], self._required[index]] += 1
+        return forms.get(0, self._form[0])
+
+    def _touched(self, changes: Changes) -> list[int]:
+        """Return the positions of the changed groups and of all groups above them, children before parents."""
+        touched: set[int] = set()
+        for key in changes:
+            index = self._position[key]
+            while index >= 0 and index not in touched:
+                touched.add(index)
+                index = self._parent[index]
+        return sorted(touched, reverse=True)
+
+    def _of(self, index: int, group: PlanGroup, below: Counter[tuple[int, bool]]) -> int:
+        counts: Counter[tuple[int, bool]] = Counter()
+        for (form_of_child, required), count in below.items():
+            counts[form_of_child, required and bool(required_names(group))] += count
+        children = sorted((*key, count) for key, count in counts.items() if count)
+        form = (threshold(group), group.topology, group.exclusive, self._own[index], *children)
+        return self._numbers.setdefault(form, len(self._numbers))
+
+
+SOLVES_MIN = 48  # some milliseconds each on 5,000 nodes
+SOLVES_MAX = 512
+SOLVES_WORK = 250_000  # solves x nodes x groups, between both limits
+PART_OF_BUDGET = 8  # one solve may spend this fraction of the budget of the request
+GROUPS_PER_STEP = 3  # groups that are compiled and bounded in the time of one search node
+NODES_PER_STEP = 50  # nodes of another table whose columns are made in the time of one search node
+TOTAL_PART = 5  # all solves for the conflict, or for the relaxations, may spend this fraction
+
+
+class PlacementRequirement(msgspec.Struct, frozen=True):
+    """A requirement that can be dropped."""
+
+    kind: ConflictKind
+    object: GroupKey
+    message: str
+    part: ConflictPart = ""
+
+
+class RequirementSolver:
+    """Solves changed requests, within a number of solves and of search nodes."""
+
+    def __init__(self, request: PlanRequest, node_table: NodeTable) -> None:
+        self.request = msgspec.structs.replace(
+            request, budget=max(request.budget // PART_OF_BUDGET, 1)
+        )
+        self.node_table = node_table
+        self.left = 0
+        self.nodes = 0
+        self._groups = len(walk(request.root))
+        self._known: dict[tuple[int, Options], bool | None] = {}
+        self._forms = TreeForms(request.root, _rejecting(request.rejected_nodes))
+        self.refill(request.rejected_nodes)
+
+    def refill(self, rejected_nodes: tuple[NodeRejection, ...]) -> None:
+        """Reset both limits; from now on some node rejections hold."""
+        if self.request.rejected_nodes != rejected_nodes:
+            self.request = msgspec.structs.replace(self.request, rejected_nodes=rejected_nodes)
+            self._known = {}
+            self._forms = TreeForms(self.request.root, _rejecting(rejected_nodes))
+        work = max(self.node_table.size * self._groups, 1)
+        self.left = min(max(SOLVES_WORK // work, SOLVES_MIN), SOLVES_MAX)
+        self.nodes = self.request.budget * PART_OF_BUDGET // TOTAL_PART
+
+    @contextmanager
+    def limited_to(self, part: int) -> Iterator[None]:
+        """Keep all but a fraction of the search nodes that are left for later."""
+        kept = self.nodes - self.nodes // part
+        self.nodes -= kept
+        yield
+        self.nodes = max(self.nodes, 0) + kept
+
+    @property
+    def exhausted(self) -> bool:
+        """Return whether a limit is reached."""
+        return self.left <= 0 or self.nodes <= 0
+
+    def fits(self, request: PlanRequest, node_table: NodeTable, options: Options) -> bool | None:
+        """Return whether the minimum fits; None when a limit was reached first."""
+        if self.exhausted:
+            return None
+        self.left -= 1
+        if not admissible(request.root):
+            return False
+        problem = compile_request(request, node_table, options)
+        if problem.violations:
+            return False
+        if satisfied_by_bound(request.root):  # also where no node has the keys of its topology
+            return True
+        request = msgspec.structs.replace(request, budget=min(request.budget, self.nodes))
+        end = solve(request, node_table, options=options, maximise=False, problem=problem)
+        table_cost = 0 if node_table is self.node_table else node_table.size // NODES_PER_STEP
+        self.nodes -= end.nodes + len(problem.groups) // GROUPS_PER_STEP + table_cost + 1
+        return True if end.solution is not None else (False if end.proved else None)
+
+    def fits_with(self, changes: Changes, options: Options | None = None) -> bool | None:
+        """Return the answer of `fits` with other requirements of some groups; known answers cost nothing."""
+        options = options or Options()
+        form = (self.form(changes), options)
+        if form in self._known:
+            return self._known[form]
+        if self.exhausted:  # it may be solved after a refill
+            return None
+
+        request = msgspec.structs.replace(
+            self.request, root=changed_tree(self.request.root, changes)
+        )
+        answer = self._known[form] = self.fits(request, self.node_table, options)
+        return answer
+
+    def form(self, changes: Changes) -> int:
+        """Return a number that is equal for changes that are the same but for names and order of groups."""
+        return self._forms.number(changes)
+
+    def without(self, dropped: set[PlacementRequirement]) -> bool | None:
+        """Return whether the tree fits without some requirements; None when a limit was reached first."""
+        kinds = {(r.kind, r.part) for r in dropped}
+        options = Options(
+            no_selectors=("selector", "") in kinds,
+            no_volumes=("selector", "volumes") in kinds,
+            no_rules=("selector", "podRules") in kinds,
+            no_taints=("taint", "") in kinds,
+            no_cordons=("taint", "cordons") in kinds,
+            no_resources=("resources", "") in kinds,
+            no_reservations=("reservation", "") in kinds,
+            no_closed=("exclusive", "otherTrees") in kinds,
+        )
+        return self.fits_with(_changes(dropped), options)
+
+    def most_alike(
+        self, dropped: set[PlacementRequirement], part: list[PlacementRequirement]
+    ) -> list[PlacementRequirement]:
+        """Return the most of some requirements that are interchangeable when others are dropped."""
+        forms = self._forms.changed(_changes(dropped))
+        alike: dict[tuple[str, str, int], list[PlacementRequirement]] = {}
+        for r in part:
+            alike.setdefault((r.kind, r.part, forms.number(_changes([r]))), []).append(r)
+        return max(alike.values(), key=len)
+
+
+def _rejecting(rejected_nodes: tuple[NodeRejection, ...]) -> frozenset[PodUid]:
+    """Return the pods for which nodes are rejected."""
+    return frozenset(r.uid for r in rejected_nodes if r.uid is not None)
+
+
+def _changes(dropped: Iterable[PlacementRequirement]) -> Changes:
+    changes: dict[GroupKey, RequirementChange] = {}
+    for r in dropped:
+        before = changes.get(r.object, RequirementChange())
+        if r.kind in {"minCount", "minGroupCount"}:
+            changes[r.object] = msgspec.structs.replace(before, minimum=0)
+        elif r.kind == "topology":
+            changes[r.object] = msgspec.structs.replace(before, topology=())
+        elif r.kind == "exclusive" and not r.part:
+            changes[r.object] = msgspec.structs.replace(before, shares=True)
+    return changes
+
 
 # --- the conflict
 
@@ -99,7 +321,7 @@ def _of_nodes(
         text = f"cordoned nodes get no pods: {join_names([*cordoned])}"
         yield PlacementRequirement("taint", root, text, part="cordons")
     if request.rules:
-        text = f"rules about other pods hold: {join_names(rule_texts(request))}"
+        text = f"rules about other pods hold: {join_names(rule_texts(request.rules))}"
         yield PlacementRequirement("selector", root, text, part="podRules")
     if any(selector.volume for s in shapes for selector in s.selectors):
         text = f"pods run where their volumes are: {volume_text(shapes)}"
@@ -161,11 +383,10 @@ def cordoned_nodes(node_table: NodeTable) -> list[NodeName]:
     return [node_table.nodes[i].name for i in np.flatnonzero(node_table.cordoned()).tolist()]
 
 
-def rule_texts(request: PlanRequest) -> list[str]:
+def rule_texts(rules: Iterable[PlanRule]) -> list[str]:
     """Return the rules between pods as texts, each once; those of pods that are there already are marked."""
     texts = (
-        PodRule(r.kind, r.keys, ()).text + ("" if r.shapes else " of the pods there")
-        for r in request.rules
+        PodRule(r.kind, r.keys, ()).text + ("" if r.shapes else " of the pods there") for r in rules
     )
     return list(dict.fromkeys(texts))
 
@@ -241,7 +462,7 @@ def relaxations(
         return solver.fits(request, node_table, Options())
 
     with solver.limited_to(NODES_PART):
-        nodes = more_nodes(solved, solver.request, conflict, fits_with)
+        nodes = more_nodes(solved, solver.request, {r.kind for r in conflict}, fits_with)
     with solver.limited_to(OTHERS_PART):
         others = [*itertools.islice(_others(solver, conflict), RELAXATIONS_MAX)]
     lower = _lower_minimum(solver, conflict)  # last: this takes the most solves
@@ -265,15 +486,19 @@ def with_change(request: PlanRequest, change: Relaxation) -> PlanRequest:
         else RequirementChange(topology=())
         for key in change.groups
     }
-    request = replace(request, root=changed_tree(request.root, changes))
+    if changes:
+        request = replace(request, root=changed_tree(request.root, changes))
     match change.kind:
         case "exclusive" if not change.groups:
             return replace(request, closed=UNSET)
         case "nodes":
             return replace(request, nodes=with_added(request.nodes, change.added))
         case "reservation":
-            emptied = (_emptied(n) if n.name in change.nodes else n for n in request.nodes)
-            return replace(request, nodes=tuple(emptied))
+            nodes = (
+                replace(n, free=n.allocatable) if n.name in change.nodes else n
+                for n in request.nodes
+            )
+            return replace(request, nodes=tuple(nodes))
         case "taint":
             opened = _more_open(request.nodes, {*change.taints}, {*change.nodes})
             return replace(request, nodes=tuple(opened))
@@ -334,21 +559,41 @@ def _others(
 ) -> Iterator[Relaxation]:
     """Yield what helps beside lower minima and more nodes, in the order of the conflict."""
     tried: set[int] = set()  # of interchangeable groups only the first may drop its constraint
-    groups = {group.key: group for group in walk(solver.request.root)}
+    request = solver.request
+    groups = {group.key: group for group in walk(request.root)}
+
+    def without_rules(dropped: list[int]) -> Relaxation:
+        rules = (request.rules[i] for i in dropped)
+        text = f"drop the rules about other pods: {join_names(rule_texts(rules))}"
+        return Relaxation(kind="podRules", text=text, rules=tuple(dropped))
+
     if exclusive := [groups[r.object] for r in conflict if r.kind == "exclusive" and not r.part]:
         yield from _sharing(solver, exclusive)
     for requirement in conflict:
         match requirement.kind, requirement.part:
-            case "reservation", _:
-                yield from _without_reservations(solver)
+            case (
+                "reservation",
+                _,
+            ):  # how much of a node is reserved is not known, so it becomes empty
+                names = tuple(node.name for node in request.nodes if node.reserved)
+                text = (
+                    f"the capacity reserved for other trees on {join_names(names)} becomes free, "
+                    "and no other pod uses these nodes"
+                )
+                yield from _if_it_helps(
+                    solver, Relaxation(kind="reservation", text=text, nodes=names)
+                )
             case "exclusive", "otherTrees":
-                yield from _without_closed(solver)
+                text = f"exclusive groups of other trees leave {join_names(closed_texts(request.closed or ()))}"
+                yield from _if_it_helps(solver, Relaxation(kind="exclusive", text=text))
             case "selector", "podRules":
-                yield from _without_rules(solver)
+                yield from _reduced(solver, [*range(len(request.rules))], without_rules)
             case "selector", "volumes":
-                yield from _without_volumes(solver)
+                text = f"a volume that other nodes can use, instead of the {volume_text(request.shapes)}"
+                yield from _if_it_helps(solver, Relaxation(kind="volumes", text=text))
             case "selector", _:
-                yield from _without_selectors(solver)
+                text = "drop the node selectors and required affinity"
+                yield from _if_it_helps(solver, Relaxation(kind="selector", text=text))
             case "topology", _:
                 dropped = _with_other_slices(groups, [groups[requirement.object]])
                 form = solver.form({g.key: RequirementChange(topology=()) for g in dropped})
@@ -408,63 +653,25 @@ def _sharing(solver: RequirementSolver, groups: list[PlanGroup]) -> Iterator[Rel
         )
 
 
-def _without_reservations(solver: RequirementSolver) -> Iterator[Relaxation]:
-    """Yield that nodes with reservations of other trees become empty: how much of them is reserved is not known here."""
-    names = tuple(node.name for node in solver.request.nodes if node.reserved)
-    if _fits_on(
-        solver,
-        (_emptied(node) if node.reserved else node for node in solver.request.nodes),
-    ):
-        text = (
-            f"the capacity reserved for other trees on {join_names([*names])} becomes free, "
-            "and no other pod uses these nodes"
-        )
-        yield Relaxation(kind="reservation", text=text, nodes=names)
+def _helps(solver: RequirementSolver, change: Relaxation) -> bool:
+    """Return whether the tree fits with a change."""
+    request, table = with_change(solver.request, change), solver.node_table
+    if request.nodes is not solver.request.nodes:
+        table = table.renewed(request.nodes)
+    return solver.fits(request, table, Options()) is True
 
 
-def _emptied(node: PlanNode) -> PlanNode:
-    return msgspec.structs.replace(node, free=node.allocatable)
+def _if_it_helps(solver: RequirementSolver, change: Relaxation) -> Iterator[Relaxation]:
+    if _helps(solver, change):
+        yield change
 
 
-def _without_closed(solver: RequirementSolver) -> Iterator[Relaxation]:
-    """Yield the domains of which exclusive groups of other trees must leave some."""
-    closed = solver.request.closed
-    request = msgspec.structs.replace(solver.request, closed=UNSET)
-    if not isinstance(closed, UnsetType) and solver.fits(request, solver.node_table, Options()):
-        names = join_names(closed_texts(closed))
-        yield Relaxation(kind="exclusive", text=f"exclusive groups of other trees leave {names}")
-
-
-def _without_selectors(solver: RequirementSolver) -> Iterator[Relaxation]:
-    shapes = tuple(map(without_selectors, solver.request.shapes))
-    request = msgspec.structs.replace(solver.request, shapes=shapes)
-    if solver.fits(request, solver.node_table, Options()):
-        yield Relaxation(kind="selector", text="drop the node selectors and required affinity")
-
-
-def _without_volumes(solver: RequirementSolver) -> Iterator[Relaxation]:
-    shapes = tuple(map(without_volumes, solver.request.shapes))
-    request = msgspec.structs.replace(solver.request, shapes=shapes)
-    if solver.fits(request, solver.node_table, Options()):
-        text = f"a volume that other nodes can use, instead of the {volume_text(solver.request.shapes)}"
-        yield Relaxation(kind="volumes", text=text)
-
-
-def _without_rules(solver: RequirementSolver) -> Iterator[Relaxation]:
-    """Yield the rules about other pods that must be dropped."""
-
-    def fits_without(dropped: list[int]) -> bool:
-        rules = tuple(r for i, r in enumerate(solver.request.rules) if i not in dropped)
-        request = msgspec.structs.replace(solver.request, rules=rules)
-        return solver.fits(request, solver.node_table, Options()) is True
-
-    dropped = _needed([*range(len(solver.request.rules))], fits_without)
-    if dropped:
-        some = msgspec.structs.replace(
-            solver.request, rules=tuple(solver.request.rules[i] for i in dropped)
-        )
-        text = f"drop the rules about other pods: {join_names(rule_texts(some))}"
-        yield Relaxation(kind="podRules", text=text, rules=tuple(dropped))
+def _reduced(
+    solver: RequirementSolver, items: list[Item], change_of: Callable[[list[Item]], Relaxation]
+) -> Iterator[Relaxation]:
+    """Yield the change of as few of some items as are needed; nothing if that of all does not help."""
+    if needed := _needed(items, lambda some: _helps(solver, change_of(some))):
+        yield change_of(needed)
 
 
 def _without_taints(solver: RequirementSolver, parts: set[str]) -> Iterator[Relaxation]:
@@ -475,21 +682,21 @@ def _without_taints(solver: RequirementSolver, parts: set[str]) -> Iterator[Rela
     """
     taints, nodes = hard_taints(solver.node_table), cordoned_nodes(solver.node_table)
 
-    def fits_when(tolerated: Iterable[str], uncordoned: Iterable[str]) -> bool:
-        return _fits_on(solver, _more_open(solver.request.nodes, {*tolerated}, {*uncordoned}))
+    def change(keys: list[str], names: list[NodeName]) -> Relaxation:
+        texts = [_tolerate_text(keys), f"uncordon {join_names(names)}" if names else ""]
+        text = ", and ".join(filter(None, texts))
+        return Relaxation(kind="taint", text=text, taints=tuple(keys), nodes=tuple(names))
 
-    keys = _needed(taints, lambda some: fits_when(some, ())) if "" in parts else []
-    if keys:
-        yield Relaxation(kind="taint", text=_tolerate_text(keys), taints=tuple(keys))
-    names = _needed(nodes, lambda some: fits_when((), some)) if "cordons" in parts else []
-    if names:
-        yield Relaxation(kind="taint", text=f"uncordon {join_names([*names])}", nodes=tuple(names))
-    if keys or names or not fits_when(taints, nodes):
-        return
-    keys = _needed(taints, lambda some: fits_when(some, nodes))
-    names = _needed(nodes, lambda some: fits_when(keys, some))
-    text = f"{_tolerate_text(keys)}, and uncordon {join_names([*names])}"
-    yield Relaxation(kind="taint", text=text, taints=tuple(keys), nodes=tuple(names))
+    helps_alone = False
+    for alone in itertools.chain(
+        _reduced(solver, taints if "" in parts else [], lambda keys: change(keys, [])),
+        _reduced(solver, nodes if "cordons" in parts else [], lambda names: change([], names)),
+    ):
+        helps_alone = True
+        yield alone
+    if not helps_alone and _helps(solver, change(taints, nodes)):
+        keys = _needed(taints, lambda some: _helps(solver, change(some, nodes)))
+        yield change(keys, _needed(nodes, lambda some: _helps(solver, change(keys, some))))
 
 
 def _tolerate_text(keys: list[str]) -> str:
@@ -516,12 +723,6 @@ def _more_open(
             yield node
         else:
             yield msgspec.structs.replace(node, taints=taints, unschedulable=cordoned)
-
-
-def _fits_on(solver: RequirementSolver, nodes: Iterable[PlanNode]) -> bool:
-    """Return whether the tree fits on changed nodes."""
-    request = msgspec.structs.replace(solver.request, nodes=tuple(nodes))
-    return solver.fits(request, solver.node_table.renewed(request.nodes), Options()) is True
 
 
 def _needed(items: list[Item], fits_with: Callable[[list[Item]], bool]) -> list[Item]:
@@ -551,26 +752,6 @@ def _needed(items: list[Item], fits_with: Callable[[list[Item]], bool]) -> list[
 
 
 NOTHING_NEW = "; nothing new is placed"  # end of the reason, which the conflict does not repeat
-
-
-def contradicted_topology(problem: PlacementProblem) -> Conflict:
-    """Return the topology constraint of the first group whose bound members contradict it, with these members and their domains."""
-    text, key = problem.violations[0], problem.violated[0]
-    group = next(g.source for g in problem.groups if g.source.key == key)
-    bound = text.removeprefix(f"{group_name(key)}: ").removesuffix(NOTHING_NEW)
-    return Conflict(
-        kind="topology", object=str(object_key(key)), message=f"{topology_text(group)}, but {bound}"
-    )
-
-
-def without_contradicted_topology(
-    request: PlanRequest, node_table: NodeTable, problem: PlacementProblem
-) -> tuple[Relaxation, ...]:
-    """Return that the contradicted constraints are dropped, if the tree fits then."""
-    dropped = set(problem.violated)
-    groups = [group for group in walk(request.root) if group.key in dropped]
-    relaxation = without_topology(RequirementSolver(request, node_table), groups)
-    return (relaxation,) if relaxation is not None else ()
 
 
 @dataclass(slots=True)
@@ -606,9 +787,19 @@ def explain(
 def explain_contradiction(
     request: PlanRequest, node_table: NodeTable, problem: PlacementProblem
 ) -> RefusalExplanation:
-    """Return the explanation of a tree whose bound members are in no common domain."""
+    """Return the explanation of a tree whose bound members are in no common domain.
+
+    The conflict is the topology constraint of the first group whose bound members contradict it, with these members and their
+    domains; what would help is to drop the contradicted constraints, if the tree fits then.
+    """
     reasons = tuple(problem.violations)
     if not request.explain:
         return RefusalExplanation(reasons)
-    changes = without_contradicted_topology(request, node_table, problem)
-    return RefusalExplanation(reasons, (contradicted_topology(problem),), changes)
+    key = problem.violated[0]
+    groups = [group for group in walk(request.root) if group.key in set(problem.violated)]
+    group = next(group for group in groups if group.key == key)
+    bound = reasons[0].removeprefix(f"{group_name(key)}: ").removesuffix(NOTHING_NEW)
+    text = f"{topology_text(group)}, but {bound}"
+    conflict = Conflict(kind="topology", object=str(object_key(key)), message=text)
+    change = without_topology(RequirementSolver(request, node_table), groups)
+    return RefusalExplanation(reasons, (conflict,), (change,) if change is not None else ())

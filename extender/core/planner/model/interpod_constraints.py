@@ -81,32 +81,6 @@ class InterpodConstraints:
             self.masks[shape] = self.masks.get(shape, np.ones(len(nodes), dtype=np.bool_)) & ~nodes
 
 
-def compile_rules(
-    request: PlanRequest, node_table: NodeTable, *, strict: bool = True
-) -> InterpodConstraints:
-    """Compile the rules of a request.
-
-    Args:
-        strict: False leaves out rules that evicting other pods could satisfy (C.2): of `near` remain those that
-            need a pod which no eviction makes.
-    """
-    constraints = InterpodConstraints()
-    if not request.rules:
-        return constraints
-    waiting = frozenset(m.shape for leaf in _leaves(request.root) for m in leaf.members)
-    for index, rule in enumerate(request.rules):
-        left_out = len(constraints.unseen)
-        if rule.kind == "near" and (strict or not _evictions_may_satisfy(rule, waiting)):
-            _near(constraints, request, node_table, rule, waiting)
-        elif strict and rule.kind == "apart":
-            _apart(constraints, request, node_table, rule, waiting)
-        elif strict and rule.kind == "spread":
-            _spread(constraints, request, node_table, rule, index, waiting)
-        if len(constraints.unseen) > left_out:
-            constraints.unjudged[index] = rule_text(rule)
-    return constraints
-
-
 def _evictions_may_satisfy(rule: PlanRule, waiting: Shapes) -> bool:
     """Return whether a pod affinity may hold anywhere once no placed pod is counted: its pods select themselves."""
     return any(rule.there) and bool(frozenset(rule.about) & frozenset(rule.shapes) & waiting)
@@ -129,37 +103,6 @@ def _has(node_table: NodeTable, keys: tuple[str, ...]) -> Bools:
 def rule_text(rule: PlanRule) -> str:
     """Return a rule in words, `topology spread over net/rack`."""
     return PodRule(rule.kind, rule.keys, ()).text
-
-
-# --- near ----------------------------------------------------------------------------------------------
-
-
-def _near(
-    constraints: InterpodConstraints,
-    request: PlanRequest,
-    node_table: NodeTable,
-    rule: PlanRule,
-    waiting: Shapes,
-) -> None:
-    """Compile pod affinity.
-
-    Source:
-        Plugin InterPodAffinity: a pod that matches its own terms may be the first one anywhere.
-    """
-    keepers, about = frozenset(rule.shapes) & waiting, frozenset(rule.about) & waiting
-    constraints.exclude(keepers, ~_has(node_table, rule.keys))
-    if any(rule.there) and about <= keepers:
-        for key, counts in zip(rule.keys, rule.there, strict=True):
-            constraints.exclude(keepers, ~_where(node_table, key, dict(counts)))
-    elif not any(rule.there) and not about:
-        constraints.exclude(keepers, np.ones(node_table.size, dtype=np.bool_))
-    elif (
-        not any(rule.there) and about == keepers and (group := _lowest_group(request.root, keepers))
-    ):
-        kept = constraints.keys.get(group.key, ())
-        constraints.keys[group.key] = (*kept, *(k for k in rule.keys if k not in kept))
-    else:
-        constraints.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
 
 
 def _leaves(group: PlanGroup) -> list[PlanGroup]:
@@ -189,114 +132,153 @@ def _lowest_group(root: PlanGroup, shapes: Shapes) -> PlanGroup | None:
     return home
 
 
-# --- apart ---------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class _Compiler:
+    """Compiles the rules of one request, one after the other."""
 
+    request: PlanRequest
+    node_table: NodeTable
+    waiting: Shapes
+    constraints: InterpodConstraints
 
-def _apart(
-    constraints: InterpodConstraints,
-    request: PlanRequest,
-    node_table: NodeTable,
-    rule: PlanRule,
-    waiting: Shapes,
-) -> None:
-    """Compile pod anti-affinity: a node without the key is in no domain."""
-    keepers, about = frozenset(rule.shapes) & waiting, frozenset(rule.about) & waiting
-    occupied = _where(node_table, rule.keys[0], dict(rule.there[0]))
-    if not rule.shapes:
-        constraints.exclude(about, occupied)
-        return
-    constraints.exclude(keepers, occupied)
-    alone, plain = keepers & about, keepers - about
-    if alone:
-        axis = _axis(request, node_table, rule, alone, about - alone)
-        if axis is not None:
-            constraints.axes.append(axis)
+    def near(self, rule: PlanRule) -> None:
+        """Compile pod affinity.
+
+        Source:
+            Plugin InterPodAffinity: a pod that matches its own terms may be the first one anywhere.
+        """
+        keepers, about = frozenset(rule.shapes) & self.waiting, frozenset(rule.about) & self.waiting
+        self.constraints.exclude(keepers, ~_has(self.node_table, rule.keys))
+        if any(rule.there) and about <= keepers:
+            for key, counts in zip(rule.keys, rule.there, strict=True):
+                self.constraints.exclude(keepers, ~_where(self.node_table, key, dict(counts)))
+        elif not any(rule.there) and not about:
+            self.constraints.exclude(keepers, np.ones(self.node_table.size, dtype=np.bool_))
+        elif (
+            not any(rule.there)
+            and about == keepers
+            and (group := _lowest_group(self.request.root, keepers))
+        ):
+            kept = self.constraints.keys.get(group.key, ())
+            self.constraints.keys[group.key] = (*kept, *(k for k in rule.keys if k not in kept))
         else:
-            constraints.dynamic.append(_moving(node_table, rule, alone, about - alone, alone=True))
-    if plain and about:
-        constraints.dynamic.append(_moving(node_table, rule, plain, about, alone=False))
+            self.constraints.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
 
+    def apart(self, rule: PlanRule) -> None:
+        """Compile pod anti-affinity: a node without the key is in no domain."""
+        keepers, about = frozenset(rule.shapes) & self.waiting, frozenset(rule.about) & self.waiting
+        occupied = _where(self.node_table, rule.keys[0], dict(rule.there[0]))
+        if not rule.shapes:
+            self.constraints.exclude(about, occupied)
+            return
+        self.constraints.exclude(keepers, occupied)
+        alone, plain = keepers & about, keepers - about
+        if alone:
+            axis = self._axis(rule, alone, about - alone)
+            if axis is not None:
+                self.constraints.axes.append(axis)
+            else:
+                self.constraints.dynamic.append(
+                    self._moving(rule, alone, about - alone, alone=True)
+                )
+        if plain and about:
+            self.constraints.dynamic.append(self._moving(rule, plain, about, alone=False))
 
-def _axis(
-    request: PlanRequest, node_table: NodeTable, rule: PlanRule, keepers: Shapes, others: Shapes
-) -> ExclusionAxis | None:
-    """Return an axis if every domain is one node, else None."""
-    level = node_table.level(rule.keys)
-    has = level.domain >= 0
-    if level.count != int(has.sum()):
-        return None
-    crowd = sum(1 for leaf in _leaves(request.root) for m in leaf.members if m.shape in others)
-    take = max(crowd, 1)
-    return ExclusionAxis(
-        rule_text(rule), keepers, others, take, np.where(has, take, FIT_MAX).astype(np.int64)
-    )
-
-
-def _moving(
-    node_table: NodeTable, rule: PlanRule, keepers: Shapes, others: Shapes, *, alone: bool
-) -> AntiAffinityDomains:
-    level = node_table.level(rule.keys)
-    return AntiAffinityDomains(level.domain, level.count, keepers, others, alone)
-
-
-# --- spread --------------------------------------------------------------------------------------------
-
-
-def _spread(
-    constraints: InterpodConstraints,
-    request: PlanRequest,
-    node_table: NodeTable,
-    rule: PlanRule,
-    index: int,
-    waiting: Shapes,
-) -> None:
-    """Compile a topology spread constraint.
-
-    Left out if its keepers have different eligible nodes, or if the members that it counts are not exactly its keepers.
-
-    Source:
-        Plugin PodTopologySpread: a node is eligible if it has the keys of all constraints of the pod,
-        if the pod selects it and, by its policy, tolerates its taints; terminating pods are not counted.
-    """
-    keepers, about = frozenset(rule.shapes) & waiting, frozenset(rule.about) & waiting
-    keys = tuple(
-        k for r in request.rules if r.kind == "spread" and r.shapes == rule.shapes for k in r.keys
-    )
-    counts = [_eligible(request, node_table, rule, shape, keys) for shape in sorted(keepers)]
-    alike = all((c == counts[0]).all() for c in counts)
-    if keepers != about or not alike:
-        constraints.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
-        return
-    if not counts:
-        return
-    level = node_table.level(rule.keys)
-    domain = np.where(counts[0], level.domain, -1)
-    used = np.unique(domain[domain >= 0])
-    number = np.full(level.count + 1, -1, dtype=np.int64)
-    number[used] = np.arange(len(used))
-    domain = number[domain]
-    start = np.zeros(len(used), dtype=np.int64)
-    for name, pods in rule.there[0]:
-        node = node_table.index.get(name)  # type: ignore[call-overload]
-        if node is not None and domain[node] >= 0:
-            start[domain[node]] += pods
-    constraints.dynamic.append(
-        SpreadDomains(
-            index, domain, start, keepers, rule.skew, floor=len(used) < rule.least_domains
+    def _axis(self, rule: PlanRule, keepers: Shapes, others: Shapes) -> ExclusionAxis | None:
+        """Return an axis if every domain is one node, else None."""
+        level = self.node_table.level(rule.keys)
+        has = level.domain >= 0
+        if level.count != int(has.sum()):
+            return None
+        crowd = sum(
+            1 for leaf in _leaves(self.request.root) for m in leaf.members if m.shape in others
         )
-    )
-    constraints.exclude(keepers, domain < 0)
+        take = max(crowd, 1)
+        return ExclusionAxis(
+            rule_text(rule), keepers, others, take, np.where(has, take, FIT_MAX).astype(np.int64)
+        )
+
+    def _moving(
+        self, rule: PlanRule, keepers: Shapes, others: Shapes, *, alone: bool
+    ) -> AntiAffinityDomains:
+        level = self.node_table.level(rule.keys)
+        return AntiAffinityDomains(level.domain, level.count, keepers, others, alone)
+
+    def spread(self, rule: PlanRule, index: int) -> None:
+        """Compile a topology spread constraint.
+
+        Left out if its keepers have different eligible nodes, or if the members that it counts are not exactly its keepers.
+
+        Source:
+            Plugin PodTopologySpread: a node is eligible if it has the keys of all constraints of the pod,
+            if the pod selects it and, by its policy, tolerates its taints; terminating pods are not counted.
+        """
+        keepers, about = frozenset(rule.shapes) & self.waiting, frozenset(rule.about) & self.waiting
+        keys = tuple(
+            k
+            for r in self.request.rules
+            if r.kind == "spread" and r.shapes == rule.shapes
+            for k in r.keys
+        )
+        counts = [self._eligible(rule, shape, keys) for shape in sorted(keepers)]
+        alike = all((c == counts[0]).all() for c in counts)
+        if keepers != about or not alike:
+            self.constraints.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
+            return
+        if not counts:
+            return
+        level = self.node_table.level(rule.keys)
+        domain = np.where(counts[0], level.domain, -1)
+        used = np.unique(domain[domain >= 0])
+        number = np.full(level.count + 1, -1, dtype=np.int64)
+        number[used] = np.arange(len(used))
+        domain = number[domain]
+        start = np.zeros(len(used), dtype=np.int64)
+        for name, pods in rule.there[0]:
+            node = self.node_table.index.get(name)  # type: ignore[call-overload]
+            if node is not None and domain[node] >= 0:
+                start[domain[node]] += pods
+        self.constraints.dynamic.append(
+            SpreadDomains(
+                index, domain, start, keepers, rule.skew, floor=len(used) < rule.least_domains
+            )
+        )
+        self.constraints.exclude(keepers, domain < 0)
+
+    def _eligible(self, rule: PlanRule, shape: int, keys: tuple[str, ...]) -> Bools:
+        nodes = _has(self.node_table, keys)
+        if rule.honors_affinity:
+            nodes &= selected(self.node_table, self.request.shapes[shape])
+        if rule.honors_taints:
+            nodes &= tolerated(self.node_table, self.request.shapes[shape], cordons=False)
+        return nodes
 
 
-def _eligible(
-    request: PlanRequest, node_table: NodeTable, rule: PlanRule, shape: int, keys: tuple[str, ...]
-) -> Bools:
-    nodes = _has(node_table, keys)
-    if rule.honors_affinity:
-        nodes &= selected(node_table, request.shapes[shape])
-    if rule.honors_taints:
-        nodes &= tolerated(node_table, request.shapes[shape], cordons=False)
-    return nodes
+def compile_rules(
+    request: PlanRequest, node_table: NodeTable, *, strict: bool = True
+) -> InterpodConstraints:
+    """Compile the rules of a request.
+
+    Args:
+        strict: False leaves out rules that evicting other pods could satisfy (C.2): of `near` remain those that
+            need a pod which no eviction makes.
+    """
+    constraints = InterpodConstraints()
+    if not request.rules:
+        return constraints
+    waiting = frozenset(m.shape for leaf in _leaves(request.root) for m in leaf.members)
+    compiler = _Compiler(request, node_table, waiting, constraints)
+    for index, rule in enumerate(request.rules):
+        left_out = len(constraints.unseen)
+        if rule.kind == "near" and (strict or not _evictions_may_satisfy(rule, waiting)):
+            compiler.near(rule)
+        elif strict and rule.kind == "apart":
+            compiler.apart(rule)
+        elif strict and rule.kind == "spread":
+            compiler.spread(rule, index)
+        if len(constraints.unseen) > left_out:
+            constraints.unjudged[index] = rule_text(rule)
+    return constraints
 
 
 # --- while a placement grows ---------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from extender.core.model.message_formatting import join_names
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pods import PodShape
 from extender.core.planner.model.interpod_constraints import InterpodConstraints, compile_rules
-from extender.core.planner.model.leaf_slices import group_name
 from extender.core.planner.model.node_filters import (
     free_ports,
     port_axes,
@@ -44,6 +43,7 @@ from extender.core.planner.plan_types import (
     PlanRequest,
     admissible,
     domain_keys,
+    group_name,
     is_leaf,
     is_required,
     satisfied_by_bound,

@@ -111,7 +111,10 @@ def _composite(
     if not alive:  # reached only with a relaxed minimum of 0
         return np.zeros(group.level.count, dtype=np.int64)
     shared: dict[tuple[object, ...], Ints] = {}  # leaves that are alike share one array
-    rows = np.stack([_row(problem, c, group, best[c.index], shared) for c in alive])
+    for child in alive:
+        if (key := (id(best[child.index]), child.level.keys)) not in shared:
+            shared[key] = best_inside(problem, child, group, best[child.index])
+    rows = np.stack([shared[id(best[c.index]), c.level.keys] for c in alive])
     can = rows >= 0
     holds = np.array([c.holds for c in alive], dtype=np.bool_)[:, None]
     required = np.array([c.required for c in alive], dtype=np.bool_)
@@ -127,19 +130,6 @@ def _composite(
         others = np.sort(costs[~required], axis=0)[: max(group.minimum - int(required.sum()), 0)]
         enough &= costs[required].sum(axis=0) + others.sum(axis=0) <= capacity
     return np.where(enough, most, NEVER)
-
-
-def _row(
-    problem: PlacementProblem,
-    child: CompiledGroup,
-    parent: CompiledGroup,
-    values: Ints,
-    shared: dict[tuple[object, ...], Ints],
-) -> Ints:
-    key = (id(values), child.level.keys)
-    if key not in shared:
-        shared[key] = best_inside(problem, child, parent, values)
-    return shared[key]
 
 
 class _Copies:

@@ -2,38 +2,605 @@
 
 Pure, as `planning.py`. Pods that must leave anyway are given the tightest nodes that can take them now, so their moves need no
 order. Where this reaches the least number that is possible it is the answer; else an integer program decides, as long as
-it is not too large (`moves_cp_sat.PAIRS_MAX`), and `least` is the bound that is proved.
+it is not too large (`PAIRS_MAX`), and `least` is the bound that is proved.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
 
+from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted
-from extender.core.planner.model.node_table import Bools, Ints
-from extender.core.planner.moves.move_problem import (
-    MoveProblem,
-    MovesOutcome,
-    MovesPlan,
-    MovesRequest,
-    Targets,
-    compile_moves,
-    moves_of,
-    tree_after,
+from extender.core.model.pods import HostPort, PodShape
+from extender.core.planner.model.node_filters import may_run
+from extender.core.planner.model.node_table import Bools, Ints, NodeTable
+from extender.core.planner.plan_types import (
+    SEARCH_BUDGET,
+    Evictable,
+    Plan,
+    PlanGroup,
+    PlanNode,
+    PlanRequest,
+    PlanUnit,
+    PlanVictim,
+    Refusal,
+    SearchEffort,
 )
-from extender.core.planner.moves.moves_cp_sat import (
-    ExactMoves,
-    empty_exactly,
-    make_room_exactly,
-)
-from extender.core.planner.plan_types import Plan, Refusal, SearchEffort
 from extender.core.planner.planning import plan
+from extender.core.planner.preempt.min_cost_cp_sat import EvictionModel
+from extender.core.planner.preempt.post_eviction_view import (
+    CostModel,
+    PostEvictionCapacity,
+    PostEvictionView,
+)
 from extender.core.planner.preempt.victim_search import BUDGETS, NoPreemption, preempt
-from extender.core.planner.preemption_types import Evictable
+from extender.core.planner.solve.cp_sat_placement import ROWS_PER_STEP, STEPS_PER_UNIT, steps_of
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+
+# --- the types of a search for moves, and its request compiled to arrays
+
+# A move evicts one pod, of which its controller makes a new one, which gets a node that was chosen before. Each pod is moved
+# at most once, and one after the other: the new pod runs before the next is evicted. So a gang lacks one member at most, and
+# may give one as long as it has more than its minimum. Of a gang with a required domain a member moves within that domain only.
+
+MovesOutcome = Literal["fits", "moves", "impossible", "unknown"]
+_NO_TREE = PlanGroup(key=GroupKey("", "", "PodGroup"), basic=True)
+
+
+class Mover(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A running pod that may be moved."""
+
+    pod: str  # namespace/name
+    uid: PodUid
+    node: NodeName
+    shape: int  # index into `MovesRequest.shapes`
+    priority: int
+    group: str = ""  # the leaf it is a member of, Kind/namespace/name; empty: none
+    lost_min: int = 0  # GPU-minutes of work that its eviction loses
+    within: tuple[tuple[str, str], ...] = ()  # labels that its new node must have
+
+
+class StayingPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A running pod that is not moved."""
+
+    pod: str
+    node: NodeName
+    reason: str
+    on_every_node: bool = False  # of a DaemonSet, or static: a node with no other pod is empty
+
+
+class MovesRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Everything that an answer depends on. Either `tree` is set, or `sets`."""
+
+    nodes: tuple[PlanNode, ...]  # sorted by name; those of `tree`, if it is set
+    shapes: tuple[PodShape, ...]
+    movers: tuple[Mover, ...]  # sorted by pod
+    staying: tuple[StayingPod, ...] = ()  # sorted by pod
+    barred: frozenset[NodeName] = frozenset()  # nodes that no pod is moved to
+    tree: PlanRequest | None = None  # whose minimum shall fit afterwards
+    sets: tuple[tuple[NodeName, ...], ...] = ()  # nodes to empty, by domain
+    count: int = 0  # how many of the sets; 0: all, as far as their pods have a place elsewhere
+    budget: int = 0  # moves at most; 0: any number
+    search_budget: int = SEARCH_BUDGET  # search nodes
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A move: the pod is evicted from a node, and its new pod gets the other, which can take it before."""
+
+    pod: str
+    uid: PodUid
+    group: str  # the leaf it is a member of, Kind/namespace/name; empty: none
+    source: NodeName = msgspec.field(name="from")
+    target: NodeName = msgspec.field(name="to")
+    priority: int
+    lost_min: int = 0  # GPU-minutes of work since its start, or its last checkpoint
+
+
+class MovesPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The answer.
+
+    *fits*: no move is needed. *impossible*: proved that no moves lead there, or none within the budget. *unknown*: none were
+    found within the search budget.
+    """
+
+    outcome: MovesOutcome
+    moves: tuple[Move, ...] = ()  # in order
+    least: int = 0  # proved: no fewer moves lead there
+    # proved: of equally many moves none have a lower sum of priorities, and with the same none lose less work (see `_weights`)
+    cheapest: bool = False
+    emptied: tuple[int, ...] = ()  # indexes into the sets of the request
+    plan: Plan | None = None  # of the tree, after the moves
+    unmoved: tuple[str, ...] = ()  # pods on nodes to empty that have no place elsewhere
+    reasons: tuple[str, ...] = ()
+    search: SearchEffort = SearchEffort(nodes=0, exhausted=True)
+
+
+WEIGHT_MAX = 1 << 60  # of the objective
+Targets = dict[int, int]  # number of a mover -> index of its new node
+
+
+@dataclass(slots=True, eq=False)
+class MoveProblem:
+    """A request as arrays; axes are resources and host ports."""
+
+    request: MovesRequest
+    base: PlanRequest  # with the movers as units that can be evicted
+    node_table: NodeTable
+    capacity: PostEvictionCapacity
+    free: Ints  # (nodes, axes); negative where overcommitted
+    asks: Ints  # (movers, axes): what a mover needs on its new node
+    frees: Ints  # (movers, axes): what it leaves on its node
+    at: Ints  # (movers,): its node
+    allowed: Bools  # (movers, nodes): the static filters and its domains
+    weights: list[int]  # by mover, see `_weights`
+
+    def on(self, nodes: Iterable[int]) -> list[int]:
+        """Return the movers on some nodes, ascending."""
+        mask = np.zeros(self.node_table.size, dtype=np.bool_)
+        mask[[*nodes]] = True
+        numbers: list[int] = np.flatnonzero(mask[self.at]).tolist() if len(self.at) else []
+        return numbers
+
+    def price(self, movers: Iterable[int]) -> tuple[int, int]:
+        """Return the number of some movers and the sum of their weights."""
+        chosen = list(movers)
+        return len(chosen), sum(self.weights[i] for i in chosen)
+
+    def fits(self, free: Ints, mover: int, node: int) -> bool:
+        """Return whether a mover fits on a node."""
+        asks = self.asks[mover]
+        return bool((free[node][asks > 0] >= asks[asks > 0]).all())
+
+    def do(self, free: Ints, mover: int, target: int) -> None:
+        """Change the free capacity by one move."""
+        free[target] -= self.asks[mover]
+        free[self.at[mover]] += self.frees[mover]
+
+
+def compile_moves(request: MovesRequest) -> MoveProblem:
+    """Return the problem of a request."""
+    tree = request.tree or PlanRequest(root=_NO_TREE, nodes=request.nodes, shapes=())
+    units = tuple(
+        PlanUnit(
+            name=f"Pod/{mover.pod}",
+            uid=mover.uid,
+            kind="pod",
+            priority=0,
+            may_preempt=False,
+            pods=(PlanVictim(pod=mover.pod, uid=mover.uid, node=mover.node, shape=mover.shape),),
+        )
+        for mover in request.movers
+    )
+    # of equal priority and without gangs and budgets, the cheapest set is the one of the fewest pods
+    evictable = Evictable(priority=1, units=units, shapes=request.shapes)
+    base = msgspec.structs.replace(tree, evictable=evictable)
+    table = NodeTable(request.nodes)
+    capacity = PostEvictionCapacity(base, [*tree.shapes, *request.shapes])
+    asks = _rows([capacity.requests(shape) for shape in request.shapes], capacity.width)
+    frees = _rows([capacity.taken(shape) for shape in request.shapes], capacity.width)
+    shape = np.array([m.shape for m in request.movers], dtype=np.int64)
+    at = np.array([table.index[m.node] for m in request.movers], dtype=np.int64)
+    frees_of = frees[shape]
+    if len(at):
+        frees_of[:, : len(capacity.names)] *= capacity.offered[at]
+    return MoveProblem(
+        request=request,
+        base=base,
+        node_table=table,
+        capacity=capacity,
+        free=capacity.free,
+        asks=asks[shape],
+        frees=frees_of,
+        at=at,
+        allowed=_allowed(request, table),
+        weights=_weights(request.movers),
+    )
+
+
+def _weights(movers: Sequence[Mover]) -> list[int]:
+    """Return the weight of each mover: its priority above the lowest in units of their common divisor, then the work it loses.
+
+    Work counts in GPU-minutes; in larger steps where the solver could not add the numbers.
+    """
+    lowest = min((m.priority for m in movers), default=0)
+    unit = math.gcd(*(m.priority - lowest for m in movers)) or 1
+    ranks = [(m.priority - lowest) // unit for m in movers]
+    largest = WEIGHT_MAX // (len(movers) + 1) ** 2 // (sum(ranks) + 1) - 2
+    total = sum(m.lost_min for m in movers)
+    step = -(-total // largest) if largest > 0 else total + 1
+    lost = [m.lost_min // max(step, 1) for m in movers]
+    above = sum(lost) + 1
+    return [rank * above + steps for rank, steps in zip(ranks, lost, strict=True)]
+
+
+def _rows(rows: Sequence[Ints], width: int) -> Ints:
+    return np.stack(rows) if rows else np.zeros((0, width), dtype=np.int64)
+
+
+def _allowed(request: MovesRequest, table: NodeTable) -> Bools:
+    """Return per mover the nodes that it may have."""
+    allowed = np.zeros((len(request.movers), table.size), dtype=np.bool_)
+    open_to_all = np.array([n.name not in request.barred for n in request.nodes], dtype=np.bool_)
+    rows: dict[tuple[int, tuple[tuple[str, str], ...]], Bools] = {}
+    by_shape = [may_run(table, shape) & open_to_all for shape in request.shapes]
+    for number, mover in enumerate(request.movers):
+        key = (mover.shape, mover.within)
+        if key not in rows:
+            row = by_shape[mover.shape].copy()
+            for label, value in mover.within:
+                codes, values = table.label(label)
+                row &= codes == values.index(value)
+            rows[key] = row
+        allowed[number] = rows[key]
+        allowed[number, table.index[mover.node]] = False
+    return allowed
+
+
+def moves_of(problem: MoveProblem, order: Sequence[tuple[int, int]]) -> tuple[Move, ...]:
+    """Return moves, given as movers and the indexes of their new nodes."""
+    movers, nodes = problem.request.movers, problem.request.nodes
+    return tuple(
+        Move(
+            pod=movers[i].pod,
+            uid=movers[i].uid,
+            group=movers[i].group,
+            source=movers[i].node,
+            target=nodes[node].name,
+            priority=movers[i].priority,
+            lost_min=movers[i].lost_min,
+        )
+        for i, node in order
+    )
+
+
+def tree_after(problem: MoveProblem, moves: Iterable[tuple[int, int]]) -> PlanRequest:
+    """Return the request of the tree after some moves."""
+    tree = problem.request.tree
+    assert tree is not None
+    ports: dict[int, list[HostPort]] = {}
+    free: dict[int, dict[str, int]] = {}
+    leaving: set[tuple[int, HostPort]] = set()
+    nodes = list(tree.nodes)
+    for mover, target in moves:
+        shape = problem.request.shapes[problem.request.movers[mover].shape]
+        source = int(problem.at[mover])
+        for node, sign in ((source, 1), (target, -1)):
+            amounts = free.setdefault(node, dict(nodes[node].free))
+            for name, amount in shape.requests:
+                if name in nodes[node].allocatable:
+                    amounts[name] = amounts.get(name, 0) + sign * amount
+        leaving |= {(source, port) for port in shape.host_ports}
+        ports.setdefault(target, []).extend(shape.host_ports)
+        ports.setdefault(source, [])
+    for node, amounts in free.items():
+        kept = {p for p in nodes[node].host_ports if (node, p) not in leaving}
+        nodes[node] = msgspec.structs.replace(
+            nodes[node],
+            free=amounts,
+            host_ports=tuple(sorted(kept | set(ports.get(node, ())))),
+        )
+    return msgspec.structs.replace(tree, nodes=tuple(nodes), extras_later=True, evictable=None)
+
+
+def moves_in_order(
+    problem: MoveProblem, targets: Targets, limit: int
+) -> list[tuple[int, int]] | None:
+    """Return some moves in an order in which each has its place before the pod leaves.
+
+    Args:
+        limit: Steps that may be tried.
+
+    Returns:
+        None: there is no such order.
+
+    Raises:
+        OverLimit: The limit was reached first.
+    """
+    return _OrderSearch(problem, targets, limit).order()
+
+
+class OverLimit(Exception):
+    """A search has used up its limit."""
+
+
+class _OrderSearch:
+    def __init__(self, problem: MoveProblem, targets: Targets, limit: int) -> None:
+        self.problem = problem
+        self.targets = targets
+        self.limit = limit
+        self.stuck: set[frozenset[int]] = set()  # what is left, and has no order
+
+    def order(self) -> list[tuple[int, int]] | None:
+        """Return the moves in their order, None if they have none. No recursion: there may be more than a thousand."""
+        free, left = self.problem.free.copy(), frozenset(self.targets)
+        path: list[int] = []
+        steps = [(free, left, iter(self._next(free, left)))]
+        while steps:
+            free, left, movers = steps[-1]
+            if not left:
+                return [(mover, self.targets[mover]) for mover in path]
+            mover = next(movers, None)
+            if mover is None:
+                self.stuck.add(left)
+                steps.pop()
+                del path[-1:]
+                continue
+            rest = left - {mover}
+            if rest not in self.stuck:
+                after = free.copy()
+                self.problem.do(after, mover, self.targets[mover])
+                path.append(mover)
+                steps.append((after, rest, iter(self._next(after, rest))))
+        return None
+
+    def _next(self, free: Ints, left: frozenset[int]) -> list[int]:
+        """Return the movers of those that are left that are tried next."""
+        if not left:
+            return []
+        self.limit -= 1
+        if self.limit < 0:
+            raise OverLimit
+        ready = [i for i in sorted(left) if self.problem.fits(free, i, self.targets[i])]
+        # one to a node that can take all that still come takes no place from any other: it is made first
+        safe = next((i for i in ready if self._takes_all(free, left, self.targets[i])), None)
+        return ready if safe is None else [safe]
+
+    def _takes_all(self, free: Ints, left: Iterable[int], node: int) -> bool:
+        coming = [i for i in left if self.targets[i] == node]
+        asks = self.problem.asks[coming].sum(axis=0)
+        return bool((free[node][asks > 0] >= asks[asks > 0]).all())
+
+
+# --- the fewest moves as an integer program: a boolean for each pod that moves, and for each node that it can have
+
+# The order of the moves is no part of the program. Where a solution has no order in which each pod has its place before it
+# leaves, it is excluded, and the program is solved again.
+
+PAIRS_MAX = 60_000  # pods times nodes: a larger program is not built
+ORDERS_MAX = 200  # solutions without an order that are excluded
+ORDER_STEPS = 2_000  # of one search for an order
+
+
+@dataclass(slots=True)
+class ExactMoves:
+    """The result of the program."""
+
+    order: list[tuple[int, int]] | None  # None: no moves were found
+    least: int  # no fewer moves lead there; of an infeasible program any number
+    proved: bool  # the moves are the fewest and cheapest; without moves: none lead there
+    steps: int
+    chosen: tuple[int, ...] = ()  # the sets that are emptied
+
+
+def _too_large(problem: MoveProblem, movers: Sequence[int]) -> bool:
+    """Return whether a program of some pods has too many variables, or too large numbers for the solver."""
+    weight = sum(problem.weights[i] for i in movers) + 1
+    return (
+        int(problem.allowed[movers].sum()) > PAIRS_MAX
+        or weight * (len(movers) + 1) ** 2 > WEIGHT_MAX
+    )
+
+
+class _Movers:
+    """The variables of the pods that may move."""
+
+    def __init__(
+        self,
+        problem: MoveProblem,
+        model: cp_model.CpModel,
+        movers: Iterable[int],
+        moved: Mapping[int, cp_model.IntVar] | None = None,
+    ) -> None:
+        self.problem = problem
+        self.model = model
+        self.moved: dict[int, cp_model.IntVar] = {}
+        self.to: dict[int, dict[int, cp_model.IntVar]] = {}
+        self.coming: dict[int, list[tuple[int, cp_model.IntVar]]] = {}
+        self.leaving: dict[int, list[int]] = {}
+        for i in movers:
+            self.moved[i] = model.new_bool_var("") if moved is None else moved[i]
+            nodes: list[int] = np.flatnonzero(problem.allowed[i]).tolist()
+            self.to[i] = {node: model.new_bool_var("") for node in nodes}
+            model.add(sum(self.to[i].values()) == self.moved[i])
+            for node, variable in self.to[i].items():
+                self.coming.setdefault(node, []).append((i, variable))
+            self.leaving.setdefault(int(problem.at[i]), []).append(i)
+
+    def limit_nodes(self, others: dict[int, list[tuple[Ints, cp_model.IntVar]]]) -> None:
+        """Limit what comes to a node, moved pods and others, to what is free there and what leaves.
+
+        Args:
+            others: By node, further pods with what each asks for.
+        """
+        problem = self.problem
+        # elsewhere nothing changes, and the program of the tree has the limits
+        for node in sorted(self.coming.keys() | (others.keys() & self.leaving.keys())):
+            users = [(problem.asks[i], variable) for i, variable in self.coming.get(node, ())]
+            users += others.get(node, [])
+            leaving = self.leaving.get(node, ())
+            for axis in range(problem.capacity.width):
+                asking = [(int(asks[axis]), variable) for asks, variable in users if asks[axis]]
+                if not asking:
+                    continue
+                free = int(problem.free[node, axis])
+                taken = sum(amount * variable for amount, variable in asking)
+                back = sum(int(problem.frees[i, axis]) * self.moved[i] for i in leaving)
+                if free >= 0:
+                    self.model.add(taken <= free + back)
+                    continue
+                used = self.model.new_bool_var("")  # overcommitted: that counts only if a pod comes
+                self.model.add(taken <= free + back).only_enforce_if(used)
+                for _, variable in asking:
+                    self.model.add(variable == 0).only_enforce_if(~used)
+
+    @property
+    def scale(self) -> int:
+        """Return what one move counts in the objective: more than the weights of all together."""
+        return sum(self.problem.weights[i] for i in self.moved) + 1
+
+    def objective(self, asked: Iterable[int] = ()) -> Any:  # noqa: ANN401 -- an expression of the solver
+        """Return the number of moves, and after it the sum of the priorities; before both how many of `asked` stay."""
+        scale = self.scale
+        most = scale * (len(self.moved) + 1)
+        cost = sum((scale + self.problem.weights[i]) * moved for i, moved in self.moved.items())
+        return cost + sum(most * (1 - self.moved[i]) for i in asked)
+
+    def targets(self, solver: cp_model.CpSolver) -> Targets:
+        """Return the moves of a solution."""
+        return {
+            i: next(node for node, variable in nodes.items() if solver.boolean_value(variable))
+            for i, nodes in self.to.items()
+            if solver.boolean_value(self.moved[i])
+        }
+
+    def exclude(self, targets: Targets) -> None:
+        """Exclude moves that have no order, as long as no further pod moves."""
+        problem = self.problem
+        # None of those that do not fit now is the first of them, unless another pod has left one of their nodes.
+        full = {i: n for i, n in targets.items() if not problem.fits(problem.free, i, n)}
+        helpers = {i for node in full.values() for i in self.leaving.get(node, ())} - full.keys()
+        if full:
+            self._not_all(full, helpers)
+        self._not_all(targets, self.moved.keys() - targets.keys())
+
+    def _not_all(self, targets: Targets, unless: Iterable[int]) -> None:
+        chosen = [self.to[i][node] for i, node in targets.items()]
+        self.model.add(sum(chosen) <= len(chosen) - 1 + sum(self.moved[i] for i in unless))
+
+    def solve(self, cp: Any, limit: int, budget: int, asked: Sequence[int] = ()) -> ExactMoves:  # noqa: ANN401 -- the module
+        """Minimise the objective, over moves that have an order.
+
+        Args:
+            budget: Moves at most; 0: any number.
+            asked: Movers of which as many as possible move; of these there is no bound.
+        """
+        # a larger one allows all, and may be no number of the solver
+        if 0 < budget < len(self.moved):
+            self.model.add(sum(self.moved.values()) <= budget)
+        self.model.minimize(self.objective(asked))
+        steps, least = len(self.model.proto.variables) // ROWS_PER_STEP, 0
+        for _ in range(ORDERS_MAX):
+            solver = cp.CpSolver()
+            solver.parameters.num_workers = 1
+            solver.parameters.random_seed = 0
+            solver.parameters.max_deterministic_time = max((limit - steps) / STEPS_PER_UNIT, 0.01)
+            status = solver.solve(self.model)
+            steps += steps_of(solver)
+            if status == cp.INFEASIBLE:
+                return ExactMoves(None, least, proved=True, steps=steps)
+            if status not in {cp.OPTIMAL, cp.FEASIBLE}:
+                break
+            if not asked:
+                least = max(least, int(solver.best_objective_bound + 0.5) // self.scale)
+            targets = self.targets(solver)
+            try:
+                order = moves_in_order(self.problem, targets, ORDER_STEPS)
+            except OverLimit:
+                break
+            if order is not None:
+                return ExactMoves(order, least, proved=status == cp.OPTIMAL, steps=steps)
+            self.exclude(targets)
+            if steps >= limit:
+                break
+        return ExactMoves(None, least, proved=False, steps=steps)
+
+
+def empty_exactly(
+    problem: MoveProblem,
+    movers: Sequence[int],
+    sets: Sequence[Sequence[int]],
+    count: int,
+    limit: int,
+) -> ExactMoves | None:
+    """Find the fewest moves that empty some sets of nodes.
+
+    Args:
+        sets: The nodes of each set; all pods on them are movers.
+        count: How many of the sets; 0: all, as far as their pods have a place elsewhere.
+
+    Returns:
+        None: the program would be too large, or the limit is used up.
+    """
+    from ortools.sat.python import cp_model
+
+    if limit <= 0 or _too_large(problem, movers):
+        return None
+    model = cp_model.CpModel()
+    pods = _Movers(problem, model, movers)
+    emptied = [model.new_bool_var("") if count else model.new_constant(1) for _ in sets]
+    if count:
+        model.add(sum(emptied) == count)
+    asked: list[int] = []
+    for nodes, empty in zip(sets, emptied, strict=True):
+        on_nodes = [i for i in problem.on(nodes) if i in pods.moved]
+        asked += on_nodes
+        for i in on_nodes if count else ():
+            model.add(pods.moved[i] >= empty)
+        for _, variable in (pair for node in nodes for pair in pods.coming.get(node, ())):
+            model.add(variable + empty <= 1)
+    pods.limit_nodes({})
+    solved = pods.solve(
+        cp_model, limit, problem.request.budget, () if count else sorted(set(asked))
+    )
+    if solved.order is not None:
+        moved = {i for i, _ in solved.order}
+        ends = {node for _, node in solved.order}
+        solved.chosen = tuple(
+            number
+            for number, nodes in enumerate(sets)
+            if moved.issuperset(problem.on(nodes)) and ends.isdisjoint(nodes)
+        )
+    return solved
+
+
+class _TreeAndMoves(EvictionModel):
+    """The program that places a tree, and gives each pod that leaves for it another node."""
+
+    def __init__(self, problem: MoveProblem, view: PostEvictionView) -> None:
+        self.moves = problem
+        units = ~view.none_evicted
+        cost = CostModel(view.request, view.units, view.node_table)
+        super().__init__(view, view.problem(units), cost, units, 0, frozenset())
+
+    def _apart(self) -> Ints:
+        """Return the nodes that a pod can be moved to."""
+        return np.flatnonzero(self.moves.allowed.any(axis=0))
+
+    def _node_capacities(self, users: dict[int, list[tuple[int, cp_model.IntVar]]]) -> None:
+        asks = [self.moves.capacity.requests(shape) for shape in self.problem.shapes]
+        self.pods = _Movers(self.moves, self.model, sorted(self.evicted), self.evicted)
+        self.pods.limit_nodes(
+            {node: [(asks[kind], v) for kind, v in pairs] for node, pairs in users.items()}
+        )
+
+
+def make_room_exactly(problem: MoveProblem, limit: int) -> ExactMoves | None:
+    """Find the fewest moves after which the tree fits.
+
+    Returns:
+        None: the program would be too large.
+    """
+    if _too_large(problem, range(len(problem.request.movers))):
+        return None
+    view = PostEvictionView(problem.base, problem.node_table)
+    assert len(view.units) == len(problem.request.movers), "no rule between pods counts a mover"
+    program = _TreeAndMoves(problem, view)
+    if not program.build(limit):
+        return None
+    return program.pods.solve(program.cp, limit, problem.request.budget)
+
+
+# --- the search
 
 CHOICES_MAX = 64  # choices of sets that are tried one after the other
 ROUNDS_MAX = 8  # searches for pods to move, each without those that had no place in the one before

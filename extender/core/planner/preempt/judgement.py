@@ -13,7 +13,6 @@ import msgspec
 from extender.core.model.ids import NodeName
 from extender.core.model.visibility import Visibility, name_for
 from extender.core.planner.explain.additional_nodes import with_counts
-from extender.core.planner.explain.relaxation_solver import walk
 from extender.core.planner.explain.relaxations import (
     RefusalExplanation,
     evicting,
@@ -21,17 +20,20 @@ from extender.core.planner.explain.relaxations import (
     explain_contradiction,
     with_change,
 )
-from extender.core.planner.model.leaf_slices import slice_pods
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import compile_request
 from extender.core.planner.plan_types import (
+    Evictable,
     NodeRejection,
     Plan,
     PlanRequest,
+    PlanVictim,
     Refusal,
     Relaxation,
     Verdict,
+    slice_pods,
     threshold,
+    walk,
 )
 from extender.core.planner.planning import compared_with_empty, plan
 from extender.core.planner.preempt.post_eviction_view import without
@@ -42,7 +44,6 @@ from extender.core.planner.preempt.victim_search import (
     may_trigger_preemption,
     preempt,
 )
-from extender.core.planner.preemption_types import Evictable, PlanVictim
 from extender.core.planner.solve.solver_pipeline import solve
 
 BUDGET_PART = 8  # fraction of the budget of the request, for the victims of one change

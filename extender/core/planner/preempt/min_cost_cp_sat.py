@@ -2,7 +2,7 @@
 
 The model of `solve.cp_sat_placement` with a boolean per unit (evicted or not), and with the capacity that evicted
 units free on their nodes. The parts of the cost are minimised one after the other; each is then a constraint.
-Only units that a cheaper set than the one found first can have are in the model (`cost_bounds`).
+Only units that a cheaper set than the one found first can have are in the model (`CostBounds`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ from extender.core.planner.model.interpod_constraints import SpreadDomains
 from extender.core.planner.model.node_table import Bools, Ints
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
-from extender.core.planner.preempt.cost_bounds import Promising
-from extender.core.planner.preempt.post_eviction_view import PostEvictionView
-from extender.core.planner.preempt.victim_cost import PRIORITY_OFFSET, CostModel, VictimCost
+from extender.core.planner.preempt.candidate_domains import Promising
+from extender.core.planner.preempt.post_eviction_view import (
+    PRIORITY_OFFSET,
+    CostModel,
+    PostEvictionView,
+    VictimCost,
+)
 from extender.core.planner.solve.cp_sat_placement import (
     ROWS_PER_STEP,
     STEPS_PER_UNIT,
@@ -49,6 +53,13 @@ class CheapestVictims:
     solution: Solution
     proved: bool  # no set costs less, apart from the order by names
     steps: int
+
+    def note(self, other: CheapestVictims, *, is_better: bool) -> None:
+        """Take over the set of another model, if it has one, and it is the first or better."""
+        self.steps += other.steps
+        self.proved &= other.proved
+        if other.evicted is not None and (self.evicted is None or is_better):
+            self.evicted, self.solution = other.evicted, other.solution
 
 
 @dataclass(slots=True)
@@ -98,12 +109,7 @@ def find_cheapest(
 
     for model, left in _models(eviction_view, cost_model, promising.units, limit, min_pods, best):
         candidate = model.minimise(left, hint)
-        best.steps += candidate.steps
-        best.proved &= candidate.proved
-        if candidate.evicted is not None and (
-            best.evicted is None or price(candidate) < price(best)
-        ):
-            best.evicted, best.solution = candidate.evicted, candidate.solution
+        best.note(candidate, is_better=price(candidate) < price(best))
     return best
 
 
@@ -122,14 +128,9 @@ def find_any(
     best = CheapestVictims(None, {}, proved=True, steps=0)
     for model, left in _models(eviction_view, cost_model, units, limit, 0, best):
         candidate = model.place(left, maximise=maximise)
-        best.steps += candidate.steps
-        best.proved &= candidate.proved
-        if candidate.evicted is not None and (
-            best.evicted is None or size(candidate.solution) > size(best.solution)
-        ):
-            best.evicted, best.solution = candidate.evicted, candidate.solution
-            if not maximise:
-                return best
+        best.note(candidate, is_better=size(candidate.solution) > size(best.solution))
+        if best.evicted is not None and not maximise:
+            break
     return best
 
 
@@ -457,10 +458,9 @@ class EvictionModel(PlacementModel):
         solver = self._solver(limit)
         status = solver.solve(self.model)
         steps = steps_of(solver)
-        if status == self.cp.INFEASIBLE:
-            return CheapestVictims(None, {}, proved=True, steps=steps)
         if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
-            return CheapestVictims(None, {}, proved=False, steps=steps)
+            proved = status == self.cp.INFEASIBLE
+            return CheapestVictims(None, {}, proved=proved, steps=steps)
         proved = status == self.cp.OPTIMAL or not maximise
         return CheapestVictims(
             self._evicted(solver), self._read(solver), proved=proved, steps=steps

@@ -15,10 +15,18 @@ import numpy as np
 
 from extender.core.planner.model.node_table import Bools
 from extender.core.planner.model.upper_bounds import bound_all
-from extender.core.planner.preempt.candidate_domains import CandidateDomain, CandidateDomains
-from extender.core.planner.preempt.cost_bounds import CostBounds, Promising
-from extender.core.planner.preempt.post_eviction_view import EvictionBarrier, PostEvictionView
-from extender.core.planner.preempt.victim_cost import CostModel, VictimCost
+from extender.core.planner.preempt.candidate_domains import (
+    CandidateDomain,
+    CandidateDomains,
+    CostBounds,
+    Promising,
+)
+from extender.core.planner.preempt.post_eviction_view import (
+    CostModel,
+    EvictionBarrier,
+    PostEvictionView,
+    VictimCost,
+)
 from extender.core.planner.solve.greedy_placement import (
     SearchBudget,
     SearchBudgetExceeded,
@@ -81,7 +89,7 @@ class Reprieve:
         self.places = CandidateDomains(eviction_view, cost_model, min_pods=min_pods)
         self.prices = self.places.prices
         self._promising_after: dict[VictimCost, Promising] = {}
-        self._bounds = CostBounds(eviction_view, cost_model, self.places, min_pods=min_pods)
+        self._bounds = CostBounds(self.places)
         order = np.argsort(eviction_view.unit, kind="stable")
         cuts = np.searchsorted(
             eviction_view.unit[order], np.arange(len(eviction_view.units) + 1)

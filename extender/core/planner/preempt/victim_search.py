@@ -23,40 +23,39 @@ from msgspec import UNSET, UnsetType
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.visibility import Visibility, name_for
 from extender.core.planner.explain.plan_builder import make_plan
-from extender.core.planner.explain.relaxation_solver import walk
-from extender.core.planner.explain.shortfalls import diagnose, domain_phrase, shortfall
+from extender.core.planner.explain.refusal_causes import diagnose, domain_phrase, shortfall
 from extender.core.planner.model.interpod_constraints import rule_text
 from extender.core.planner.model.node_table import Bools, NodeTable
 from extender.core.planner.model.problem import PlacementProblem, compile_request
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import (
     EVICTING,
+    Evictable,
     Plan,
     PlanGroup,
     PlanRequest,
     PlanRule,
+    PlanUnit,
     Refusal,
     SearchEffort,
     Verdict,
     satisfied_by_bound,
     threshold,
+    walk,
     without_lacking_members,
 )
 from extender.core.planner.planning import plan, status_of
 from extender.core.planner.preempt.min_cost_cp_sat import find_any, find_cheapest
 from extender.core.planner.preempt.post_eviction_view import (
+    NO_PRIORITY,
+    PRIORITY_OFFSET,
+    CostModel,
     PostEvictionView,
+    VictimCost,
     with_domains_as_rules,
     without,
 )
 from extender.core.planner.preempt.reprieve import Reprieve, VictimSet, VictimSets
-from extender.core.planner.preempt.victim_cost import (
-    NO_PRIORITY,
-    PRIORITY_OFFSET,
-    CostModel,
-    VictimCost,
-)
-from extender.core.planner.preemption_types import Evictable, PlanUnit
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.preferred_topology import grant_preferred, has_wishes
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
@@ -599,10 +598,7 @@ class _Decision:
         used = {a.node for a in answer.assignments}
         source = self.eviction_view.source
         reasons, reduced = (
-            (
-                *self._reasons(victims, superseded, readers),
-                *self._doubt_reasons(victims, doubts, readers),
-            )
+            _reasons(victims, superseded, doubts, readers)
             for readers in (Visibility.all(), Visibility.of((self.request.root.key.namespace,)))
         )
         return PreemptionPlan(
@@ -680,30 +676,6 @@ class _Decision:
             for name in sorted(resources)
         }
 
-    # --- texts -------------------------------------------------------------------------------------
-
-    def _reasons(
-        self,
-        victims: tuple[PlanUnit, ...],
-        superseded: tuple[PlanUnit, ...],
-        readers: Visibility,
-    ) -> tuple[str, ...]:
-        lines = []
-        if victims:
-            pods = sum(len(u.pods) for u in victims)
-            names = join_names([_name_of(u, readers) for u in victims])
-            lines.append(f"frees capacity by evicting {names} ({counted(pods, 'pod')})")
-        if superseded:
-            names = join_names([_name_of(u, readers) for u in superseded])
-            lines.append(f"uses capacity reserved for {names}")
-        return tuple(lines)
-
-    def _doubt_reasons(
-        self, victims: tuple[PlanUnit, ...], doubts: dict[str, str], readers: Visibility
-    ) -> list[str]:
-        named = {unit.name: _name_of(unit, readers) for unit in victims}
-        return [f"{named[name]} is not put back: {reason}" for name, reason in doubts.items()]
-
     def _alternatives(
         self, best: VictimSet, victim_sets: VictimSets
     ) -> tuple[VictimAlternative, ...]:
@@ -742,6 +714,25 @@ class _Decision:
 
 def _name_of(unit: PlanUnit, readers: Visibility) -> str:
     return name_for(readers, unit.name, priority=unit.priority, pods=len(unit.pods))
+
+
+def _reasons(
+    victims: tuple[PlanUnit, ...],
+    superseded: tuple[PlanUnit, ...],
+    doubts: dict[str, str],
+    readers: Visibility,
+) -> tuple[str, ...]:
+    named = {unit.name: _name_of(unit, readers) for unit in victims}
+    lines = []
+    if victims:
+        pods = counted(sum(len(u.pods) for u in victims), "pod")
+        names = join_names([_name_of(u, readers) for u in victims])
+        lines.append(f"frees capacity by evicting {names} ({pods})")
+    if superseded:
+        names = join_names([_name_of(u, readers) for u in superseded])
+        lines.append(f"uses capacity reserved for {names}")
+    lines += [f"{named[name]} is not put back: {reason}" for name, reason in doubts.items()]
+    return tuple(lines)
 
 
 def _minimum(tree_plan: Plan, solved: Solved) -> Solution:

@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from extender.core.planner.model.leaf_slices import is_slice
 from extender.core.planner.model.node_scores import largest_sums
 from extender.core.planner.model.node_table import Bools, Ints, Level
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
+from extender.core.planner.plan_types import is_slice
 
 DomainKey: TypeAlias = "tuple[str, ...] | str"  # of a level, or a single topology key
 DomainCounts: TypeAlias = "Callable[[int, DomainKey, Ints], Ints]"  # of a kind, per domain

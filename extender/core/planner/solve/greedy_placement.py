@@ -392,7 +392,7 @@ class PartialPlacement:
         self, leaf: CompiledGroup, kind: int, nodes: Ints, fit: Ints, given: Ints, want: int
     ) -> Ints:
         """Return the order in which nodes get so many pods of a kind, by how many fit on each, beside those given already."""
-        scores = self.scores_of(kind, nodes)
+        scores = None if self.scores is None else self.scores[kind][nodes]
         if self.compactness is not None:
             return self.compactness.order_nodes(
                 leaf, kind, nodes, fit - given, given=given, want=want, scores=scores
@@ -432,10 +432,6 @@ class PartialPlacement:
             self.counts.touch(nodes)
             if self.compactness is not None:
                 self.compactness.note(leaf, kind, nodes, -amounts)
-
-    def scores_of(self, kind: int, nodes: Ints) -> Ints | None:
-        """Return the scores of some nodes for a kind; None if no node is preferred."""
-        return None if self.scores is None else self.scores[kind][nodes]
 
     def _scores_by_domain(self, group: CompiledGroup) -> Ints:
         """Return per domain of a group the largest sum of the scores of the members below it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.core.capacity.hold_progress import HELD
+from extender.core.holds.hold_planning import HELD
 from extender.core.log.events import CapacityHeld, CapacityHoldReleased
 from extender.core.model.ids import NodeName
 from tests.support.service.fakes import Stage

@@ -14,7 +14,7 @@ from extender.core.log.events import (
     ReservationReleased,
     VictimGone,
 )
-from extender.core.log.preemption_state import EVICTION_MEMORY_US
+from extender.core.log.reservation_state import EVICTION_MEMORY_US
 from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.manifest_builders import a_group, a_node, a_pod
 from tests.unit.control.actuators.test_evictor import ONE, evicted, lows, preemptor_tree, runs

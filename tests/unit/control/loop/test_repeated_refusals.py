@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.admit.verdict_events import only_numbers_differ
+from extender.core.admit.verdict_events import is_recorded
 from extender.core.log.events import GangUnschedulable
 from extender.core.log.reservation_state import GangState, LastDecision
 from extender.core.model.ids import GangUid, Position
@@ -85,5 +85,5 @@ def test_numbers_are_words_of_their_own(before: str, now: str, same: bool) -> No
         reasons=(now,),
         search=SearchEffort(nodes=0, exhausted=True),
     )
-    assert only_numbers_differ(root, refusal) == same
-    assert not only_numbers_differ(root, refusal, ("evicting would not help",))
+    assert is_recorded(root, refusal, (), explained=True) == same
+    assert not is_recorded(root, refusal, ("evicting would not help",), explained=True)

@@ -10,7 +10,7 @@ from extender.control.published.shared_state import LossPredictor
 from extender.core.log.reservation_state import claims_of_kind
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodEnd
-from extender.core.reconcile import predicted_replacements
+from extender.core.reconcile import cluster_reconciliation
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_node
 
@@ -66,7 +66,7 @@ async def test_a_defect_with_one_gang_is_no_error_of_a_call(monkeypatch, caplog)
         def broken(*arguments):
             raise ZeroDivisionError("the test fails it")
 
-        monkeypatch.setattr(predicted_replacements, "losses_with_hold", broken)
+        monkeypatch.setattr(cluster_reconciliation, "losses_with_hold", broken)
         assert held(stage.parts.exchange.committed_losses, stage) == set()
     (line,) = [r for r in caplog.records if r.levelname == "ERROR"]
     assert (line.part, line.object) == ("reconciliation", "losses of default/g")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
+from extender.core.admit.verdict_events import ComparedNodes, would_be_refused
 from extender.core.log.events import GangAdmitted
 from extender.core.log.gang_phase import missing
 from extender.core.model.ids import NodeName

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
-from extender.core.admit.verdict_events import still_holds
+from extender.core.admit.verdict_events import ComparedNodes, still_holds, would_be_refused
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName
 from extender.core.planner.plan_types import Plan, PlanExclusive

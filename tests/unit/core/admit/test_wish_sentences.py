@@ -10,7 +10,7 @@ from extender.cli.commands.report_command import _placement
 from extender.cli.options.list_options import listed
 from extender.cli.output.plan_text import plan_markdown, print_plan
 from extender.core.admit import verdict_events
-from extender.core.admit.wish_sentences import (
+from extender.core.admit.gang_sentences import (
     plan_lines,
     recorded_wishes,
     short_text,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from extender.core.admit.interpod_rules import InterpodRulePart
 from extender.core.admit.plan_request import TreeParts, plan_request
+from extender.core.capacity.capacity_claims import expired_holds, nodes_of_replacements
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.capacity.replacement_holds import expired_holds, nodes_of_replacements
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.events import (
     AssignmentRecord,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from extender.core.admit.verdict_events import decide_verdict
-from extender.core.holds.capacity_hold_ends import decide_hold_ends
+from extender.core.holds.hold_planning import decide_hold_ends
 from extender.core.log.each_gang import EachGang
 from extender.core.log.events import CapacityHoldReleased
 from extender.core.model.cluster_view import without_node
@@ -158,7 +158,6 @@ def test_a_gang_that_is_left_out_keeps_its_hold():
     """The caller attempts each gang; nothing is recorded of one whose work was not done."""
     simulation = held()
     forest = forest_of(simulation.view)
-    now = ReconcileContext(actor="test", cause="", now_us=simulation.now_us)
     names = []
 
     def attempt(name, work):
@@ -166,7 +165,8 @@ def test_a_gang_that_is_left_out_keeps_its_hold():
         return False
 
     gangs = EachGang(attempt)
-    drafts = decide_hold_ends(simulation.view, simulation.state, forest, now, gangs, enabled=False)
+    now = ReconcileContext(actor="test", cause="", now_us=simulation.now_us, gangs=gangs)
+    drafts = decide_hold_ends(simulation.view, simulation.state, forest, now, enabled=False)
     (hold,) = simulation.state.capacity_holds.values()
     assert (drafts, gangs.left_out) == ([], {hold.gang_uid})
     assert names == ["capacity hold of default/large"]

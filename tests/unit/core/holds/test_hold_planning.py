@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
 from extender.core.admit.verdict_events import EventContext, decide_verdict
-from extender.core.capacity.capacity_claims import held_back
+from extender.core.capacity.capacity_claims import claims_against, not_free
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.holds.capacity_hold_ends import decide_hold_ends
 from extender.core.holds.hold_planning import (
     HOLDS_MAX,
     HoldRequests,
     decide_hold,
+    decide_hold_ends,
     trees_to_hold_for,
 )
 from extender.core.log.events import CapacityHoldReleased
@@ -212,14 +212,14 @@ def test_the_place_with_the_fewest_busy_slots_is_held():
         simulation.one_pass()
     (hold,) = simulation.state.capacity_holds.values()
     assert sorted({pod.node for pod in hold.pods}) == ["n2", "n3"]
-    against = {
-        name: held_back(
-            simulation.view, simulation.state, NodeName(name), priority=0, gang_uid=""
-        ).get(GPU, 0)
-        for name in ("n0", "n1", "n2", "n3")
-    }
-    assert sum(against.values()) == 3, "what the gang needs, and no more"
-    assert not held_back(simulation.view, simulation.state, NodeName("n2"), priority=1, gang_uid="")
+    view, state = simulation.view, simulation.state
+
+    def against(name, priority):
+        holds = claims_against(state, NodeName(name), priority=priority, gang_uid="")
+        return not_free(view, state, NodeName(name), holds, "").get(GPU, 0)
+
+    assert sum(against(f"n{n}", 0) for n in range(4)) == 3, "what the gang needs, and no more"
+    assert not against("n2", 1)
 
 
 def test_pods_that_stay_do_not_count_as_capacity_that_frees():

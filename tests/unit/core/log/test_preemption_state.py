@@ -11,7 +11,7 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
-from extender.core.log.preemption_state import preemption_summary
+from extender.core.log.reservation_state import preemption_summary
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from tests.support.logs.random_logs import NODES, ROOTS
 

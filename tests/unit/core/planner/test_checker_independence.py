@@ -19,7 +19,7 @@ CHECKERS = (
     "tests/support/refusals/exhaustive_search.py",
     "tests/support/refusals/refusal_checker.py",
 )
-TYPES = {"extender.core.planner.plan_types", "extender.core.planner.preemption_types"}
+TYPES = {"extender.core.planner.plan_types"}
 
 
 def imported(path: str) -> set[str]:

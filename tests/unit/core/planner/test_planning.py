@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
-from extender.core.admit.refusal_validity import ComparedNodes, would_be_refused
+from extender.core.admit.verdict_events import ComparedNodes, would_be_refused
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.codec.request_codec import Decoder, Encoder, encode
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     Plan,
     PlanBound,
@@ -23,7 +24,7 @@ from extender.core.planner.plan_types import (
     Refusal,
     admissible,
 )
-from extender.core.planner.planning import NodeTable, plan, plan_at_once
+from extender.core.planner.planning import plan, plan_at_once
 from extender.core.planner.solve import node_classes, solver_pipeline
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import spec_vectors

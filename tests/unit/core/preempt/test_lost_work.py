@@ -9,8 +9,11 @@ from extender.cluster.manifests.manifest_loader import load
 from extender.core.model.pods import CHECKPOINT_ANNOTATION, FILLED_IN_US
 from extender.core.planner.codec.request_codec import decode, encode
 from extender.core.planner.preempt.victim_search import preempt
-from extender.core.preempt.disruption_units import EvictableContext
-from extender.core.preempt.lost_work import checkpoint_warnings, work_since_us
+from extender.core.preempt.disruption_units import (
+    EvictableContext,
+    checkpoint_warnings,
+    work_since_us,
+)
 from extender.core.preempt.preemption_planning import decide_preemption
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_node, a_pod

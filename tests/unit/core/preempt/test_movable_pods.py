@@ -9,9 +9,9 @@ from immutables import Map
 from extender.core.log.events import GroupRecord
 from extender.core.log.reservation_state import EMPTY, GangState, Reservation
 from extender.core.model.cluster_view import forest_of
+from extender.core.preempt.disruption_units import as_admitted
 from extender.core.preempt.movable_pods import (
     MoveLimits,
-    as_admitted,
     broken_gangs,
     movable_pods,
 )

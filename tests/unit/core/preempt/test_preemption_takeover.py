@@ -18,23 +18,24 @@ from extender.core.log.events import (
     ReservationReleased,
     VictimGone,
 )
-from extender.core.log.preemption_state import EVICTION_MEMORY_US
-from extender.core.log.reservation_state import EMPTY
+from extender.core.log.reservation_state import EMPTY, EVICTION_MEMORY_US
 from extender.core.model.ids import Epoch, NodeName, PlanId
 from extender.core.planner.codec.request_codec import decode, encode
 from extender.core.planner.plan_types import Plan
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
 from extender.core.preempt.disruption_units import EvictableContext
-from extender.core.preempt.preemption_lifecycle import EvictionContext
+from extender.core.preempt.preemption_lifecycle import (
+    EvictionContext,
+    takeovers_by_plan,
+    takeovers_by_pods,
+)
 from extender.core.preempt.preemption_planning import (
     decide_preemption,
     preemption_request,
     recently_evicted_units,
 )
-from extender.core.preempt.preemption_takeover import takeovers_by_plan, takeovers_by_pods
-from extender.core.reconcile.overcommit_attribution import reserved_capacity_users
-from extender.core.reconcile.reservation_checks import oversubscribed_on
+from extender.core.reconcile.reservation_checks import oversubscribed_on, reserved_capacity_users
 from extender.core.verbs.filter_and_prioritize import decide_filter
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker

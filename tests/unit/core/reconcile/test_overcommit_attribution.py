@@ -8,7 +8,7 @@ from extender.core.log.events import ReservationReleased, ReservedCapacityUser
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import CAPACITY_USE_MEMORY_US
 from extender.core.model.ids import NodeName, PlanId, PodUid
-from extender.core.reconcile.overcommit_attribution import (
+from extender.core.reconcile.reservation_checks import (
     PAUSE_US,
     PAUSE_US_MAX,
     reserved_capacity_users,

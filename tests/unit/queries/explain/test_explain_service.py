@@ -21,7 +21,7 @@ from extender.core.model.pod_groups import DEPTH_MAX, Group, composite_key, leaf
 from extender.core.model.pods import Pod, PodShape
 from extender.core.model.visibility import EVERYTHING
 from extender.core.planner.plan_types import COMPLETE
-from extender.core.reconcile.overcommit_attribution import retry_time_us
+from extender.core.reconcile.reservation_checks import retry_time_us
 from extender.queries.explain.explain_service import ExplainService, LiveProgress, _forest_around
 from extender.queries.explain.explanation import CHECKS
 from extender.queries.explain.name_lookup import WantedName, all_names, parse_name, similar_names

@@ -837,9 +837,10 @@ def texts_in(value: ast.AST) -> set[str]:
 # What a tree with a place waits for: listed in the pages, after the first lines.
 PAUSES = {"it pauses ", "the pause before its next search for victims ends at "}
 # Not in a first line of a page: the rest of a tree, in a condition or an Event; a refusal without a reason; the check of
-# a preemption whose victims are gone; the capacity of a node that has none; a pause.
+# a preemption whose victims are gone; the capacity of a node that has none; a wish that a gang placed anew would reach; a pause.
 ELSEWHERE = {
-    "the rest of ", "no reason is known", "all victims are gone", "nothing is known", "fits now; ", *PAUSES,
+    "the rest of ", "no reason is known", "all victims are gone", "nothing is known", "fits now; ",
+    " is free for all of it now", " are free for all of it now", *PAUSES,
 }  # fmt: skip
 
 

@@ -11,8 +11,8 @@ import pytest
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
 from extender.core.model.pods import CHECKPOINT_ANNOTATION, RUNS_FOR, PodShape
-from extender.core.planner.moves import moves_cp_sat
-from extender.core.planner.moves.move_problem import (
+from extender.core.planner.moves import move_search
+from extender.core.planner.moves.move_search import (
     Mover,
     MovesRequest,
     compile_moves,
@@ -244,7 +244,7 @@ def test_domains_that_do_not_count_are_named():
 @pytest.mark.parametrize("question", [PLACE, FREE, DRAIN])
 def test_without_the_program_bounds_and_orders_hold(question, monkeypatch):
     """As on clusters that are too large for it: what is claimed is true, though it may be less."""
-    monkeypatch.setattr(moves_cp_sat, "PAIRS_MAX", 0)
+    monkeypatch.setattr(move_search, "PAIRS_MAX", 0)
     outcomes = Counter()
     for number in range(CLUSTERS // 2):
         model = _random_model(random.Random(f"large {question} {number}"), question)

@@ -29,8 +29,7 @@ from extender.core.log.events import (
     VictimUnit,
 )
 from extender.core.log.gang_phase import TAKEN, UNDECIDED
-from extender.core.log.preemption_state import EVICTION_MEMORY_US
-from extender.core.log.reservation_state import EMPTY
+from extender.core.log.reservation_state import EMPTY, EVICTION_MEMORY_US
 from extender.core.log.state_projector import fold
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.queries.state.gang_status import PENDING, RootWorkload, gang_status

@@ -15,14 +15,14 @@ from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.codec.request_codec import PARTS, decode, digest_of, encode, summarize
 from extender.core.planner.codec.victim_codec import ROWS_PER_PART, from_parts, to_parts
-from extender.core.planner.preempt.victim_search import preempt
-from extender.core.planner.preemption_types import (
+from extender.core.planner.plan_types import (
     Evictable,
     PlanBudget,
     PlanGang,
     PlanUnit,
     PlanVictim,
 )
+from extender.core.planner.preempt.victim_search import preempt
 from tests.support.hypothesis_profile import examples
 from tests.support.planning.random_trees import evictables, requests
 

@@ -10,7 +10,7 @@ import pytest
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
-from extender.core.planner.explain.rank_order import with_groups_in_order
+from extender.core.planner.explain.plan_builder import with_groups_in_order
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.model.problem import compile_request
 from extender.core.planner.plan_types import (

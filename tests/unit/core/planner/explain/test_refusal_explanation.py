@@ -10,7 +10,6 @@ import pytest
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import PodShape
-from extender.core.planner.explain.relaxation_solver import map_groups
 from extender.core.planner.plan_types import (
     Plan,
     PlanGroup,
@@ -18,6 +17,7 @@ from extender.core.planner.plan_types import (
     PlanNode,
     PlanRequest,
     Refusal,
+    map_groups,
 )
 from extender.core.planner.planning import plan
 from tests.support.planning import spec_vectors

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from extender.core.model.ids import PodUid
-from extender.core.planner.explain.relaxation_solver import RequirementChange, TreeForms
-from extender.core.planner.plan_types import Plan, PlanRequest, Refusal
+from extender.core.planner.explain.relaxations import TreeForms
+from extender.core.planner.plan_types import Plan, PlanRequest, Refusal, RequirementChange
 from extender.core.planner.planning import plan
 from tests.bench.planner import SHAPES, composite, leaf, make_nodes
 

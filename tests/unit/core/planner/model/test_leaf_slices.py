@@ -9,15 +9,19 @@ from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.scheduling_constraints import SliceLevel
-from extender.core.planner.model.leaf_slices import (
+from extender.core.planner.plan_types import (
     RANK_STEP,
+    PlanBound,
+    PlanGroup,
+    PlanMember,
+    admissible,
     group_name,
     minimum_pods,
     object_key,
     slice_pods,
+    threshold,
     with_slices,
 )
-from extender.core.planner.plan_types import PlanBound, PlanGroup, PlanMember, admissible, threshold
 from tests.support.hypothesis_profile import examples
 
 KEY = GroupKey(namespace="ns", name="g", kind="PodGroup")

@@ -21,6 +21,7 @@ from extender.core.model.pods import (
     Toleration,
 )
 from extender.core.planner.codec.request_codec import decode, encode
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     Plan,
     PlanGroup,
@@ -29,7 +30,7 @@ from extender.core.planner.plan_types import (
     PlanPreference,
     PlanRequest,
 )
-from extender.core.planner.planning import NodeTable, plan, plan_at_once
+from extender.core.planner.planning import plan, plan_at_once
 from tests.support.planning.plan_checker import faults
 
 LABELS = ("disk", "zone", "rack")

@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 
-from extender.core.planner.planning import NodeTable
+from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.plan_types import PlanGang
 from extender.core.planner.preempt import victim_search
-from extender.core.planner.preempt.candidate_domains import CandidateDomains
-from extender.core.planner.preempt.cost_bounds import CostBounds, Promising
-from extender.core.planner.preempt.eviction_order import EmptiedNodes
+from extender.core.planner.preempt.candidate_domains import (
+    CandidateDomains,
+    CostBounds,
+    EmptiedNodes,
+    Promising,
+)
 from extender.core.planner.preempt.min_cost_cp_sat import CheapestVictims, find_cheapest
-from extender.core.planner.preempt.post_eviction_view import PostEvictionView
-from extender.core.planner.preempt.victim_cost import CostModel
+from extender.core.planner.preempt.post_eviction_view import CostModel, PostEvictionView
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
-from extender.core.planner.preemption_types import PlanGang
 from tests.support.hypothesis_profile import examples
 from tests.support.planning.random_trees import crowded
 from tests.support.victims.full_clusters import full_clusters
@@ -104,7 +106,7 @@ def test_only_units_that_may_be_cheaper_are_in_the_integer_program():
     mid = names.index("Pod/ns/mid")
     evicted = view.none_evicted
     evicted[mid] = True
-    promising = CostBounds(view, model, places, min_pods=0).promising(model.alone(mid), evicted)
+    promising = CostBounds(places).promising(model.alone(mid), evicted)
     assert not promising.proved
     assert {names[i] for i in np.flatnonzero(promising.units)} == {"Pod/ns/low", "Pod/ns/mid"}
     cheaper = find_cheapest(view, model, promising, limit=1000, min_pods=0, hint=(evicted, {}))
@@ -121,8 +123,8 @@ def test_a_gang_on_several_nodes_is_evicted_once_for_all_of_them():
         for unit in (whole("c", "r-2", slots=4), whole("d", "r-3", slots=4))
     ]  # fmt: skip
     request = ask(leaf("hi", 2, size=3), fleet, wide, *single)
-    view, model, places = parts_of(request)
-    order = EmptiedNodes(view, model, places.prices, None).units_in_order(0)
+    places = parts_of(request)[2]
+    order = EmptiedNodes(places, None).units_in_order(0)
     assert len(order) == 2
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(victim_search, "find_cheapest", only_proofs)
@@ -137,6 +139,6 @@ def test_nodes_of_one_rack_are_emptied_for_a_leaf_that_must_share_one():
         lone("a", "r1-0", 1, 4), lone("b", "r1-1", 9, 4), lone("c", "r2-0", 2, 4), lone("d", "r2-1", 3, 4),
     ]  # fmt: skip
     request = ask(leaf("hi", 2, size=3, topology=("rack",)), fleet, *units)
-    view, model, places = parts_of(request)
-    order = EmptiedNodes(view, model, places.prices, None).units_in_order(0)
+    view, _, places = parts_of(request)
+    order = EmptiedNodes(places, None).units_in_order(0)
     assert sorted(view.units[i].name for i in order) == ["Pod/ns/c", "Pod/ns/d"]

@@ -18,13 +18,13 @@ from extender.core.planner.plan_types import (
     PlanGroup,
     PlanRequest,
     PlanRule,
+    PlanVictim,
     Refusal,
     Relaxation,
     satisfied_by_bound,
 )
 from extender.core.planner.preempt.judgement import judge
 from extender.core.planner.preempt.victim_search import PreemptionPlan
-from extender.core.planner.preemption_types import PlanVictim
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker
 from tests.support.planning.brute_force_planner import best_total

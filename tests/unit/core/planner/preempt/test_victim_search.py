@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from extender.core.model.ids import GroupKey
 from extender.core.model.pods import PodShape, Toleration
 from extender.core.planner.codec.request_codec import decode, encode
+from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
+    Evictable,
     NodeRejection,
     Plan,
     PlanBound,
@@ -19,15 +21,16 @@ from extender.core.planner.plan_types import (
     PlanNode,
     PlanRequest,
     PlanRule,
+    PlanUnit,
+    PlanVictim,
     Refusal,
     satisfied_by_bound,
 )
-from extender.core.planner.planning import NodeTable, plan
+from extender.core.planner.planning import plan
 from extender.core.planner.preempt import victim_search as front
 from extender.core.planner.preempt.min_cost_cp_sat import CheapestVictims
-from extender.core.planner.preempt.victim_cost import VictimCost
+from extender.core.planner.preempt.post_eviction_view import VictimCost
 from extender.core.planner.preempt.victim_search import NoPreemption, PreemptionPlan, preempt
-from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker, spec_vectors
 from tests.support.planning.brute_force_planner import best_total

@@ -11,14 +11,20 @@ from msgspec import UNSET
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import HostPort, PodShape
 from extender.core.planner.plan_types import (
+    Evictable,
     NodeRejection,
     PlanBound,
+    PlanBudget,
+    PlanDomain,
     PlanExclusive,
+    PlanGang,
     PlanGroup,
     PlanMember,
     PlanNode,
     PlanRequest,
     PlanRule,
+    PlanUnit,
+    PlanVictim,
 )
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.post_eviction_view import without
@@ -27,14 +33,6 @@ from extender.core.planner.preempt.victim_search import (
     PreemptionPlan,
     may_trigger_preemption,
     preempt,
-)
-from extender.core.planner.preemption_types import (
-    Evictable,
-    PlanBudget,
-    PlanDomain,
-    PlanGang,
-    PlanUnit,
-    PlanVictim,
 )
 from tests.support.planning import preemption_checker
 

@@ -16,9 +16,9 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Taint
 from extender.core.model.pods import PodShape, Toleration
 from extender.core.model.scheduling_constraints import SliceLevel
-from extender.core.planner.model.leaf_slices import with_slices
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
+    Evictable,
     Plan,
     PlanBound,
     PlanExclusive,
@@ -27,12 +27,14 @@ from extender.core.planner.plan_types import (
     PlanNear,
     PlanNode,
     PlanRequest,
+    PlanUnit,
+    PlanVictim,
     WishValue,
     satisfied_by_bound,
+    with_slices,
 )
 from extender.core.planner.planning import plan, plan_at_once
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
-from extender.core.planner.preemption_types import Evictable, PlanUnit, PlanVictim
 from extender.core.planner.solve import preferred_topology
 from extender.core.planner.solve.domain_counts import CountResult, filled, most_pairs
 from tests.support.hypothesis_profile import examples
