@@ -11,7 +11,7 @@ the object stays in the view.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import Final, assert_never
 
@@ -55,7 +55,7 @@ from extender.core.model.cluster_view import (
 )
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.pod_groups import CHILDREN_MAX, Source, composite_key, leaf_key
+from extender.core.model.pod_groups import CHILDREN_MAX, Source
 from extender.core.model.pods import (
     ABSENT,
     NO_VOLUMES,
@@ -122,10 +122,8 @@ class ObjectStore:
         self._guards = guards
         self.view = ClusterView(max_children=max_children)
         self.priorities = Priorities()
-        self.workloads: dict[Name, api.Workload] = {}
         self._groups: dict[tuple[GroupKey, Source], api.Group] = {}
         self._uids: dict[Name, PodUid] = {}  # every pod seen, ended ones included
-        self._nodes: set[Name] = set()
         self._kept: dict[Name, api.Pod] = {}  # pods that depend on other objects
         self._claims: dict[Name, api.PersistentVolumeClaim] = {}
         self._resource_claims: dict[Name, api.ResourceClaim] = {}
@@ -155,7 +153,6 @@ class ObjectStore:
                 self._put_pod(api_object)
             case api.Node():
                 self.view = with_node(self.view, node_of(api_object))
-                self._nodes.add(api_object.key)
             case api.PodGroup() | api.CompositePodGroup():
                 self._put_group(api_object)
             case api.PersistentVolumeClaim():
@@ -177,7 +174,6 @@ class ObjectStore:
                 if self.priorities.put(api_object):
                     self._derive_priorities()
             case api.Workload():
-                self.workloads[api_object.key] = api_object
                 self.view = with_blueprints(self.view, api_object.key, blueprints_of(api_object))
             case api.PodDisruptionBudget():
                 self.view = with_pdb(self.view, budget_of(api_object))
@@ -186,91 +182,35 @@ class ObjectStore:
 
     def delete(self, api_object: api.Readable) -> None:
         """Remove an object; a pod only if its UID is that of `api_object`, or `api_object` has none."""
-        if isinstance(api_object, api.Pod):
-            uid = self._uids.get(api_object.key)
-            if uid is None or api_object.metadata.uid not in {"", uid}:
-                return
-        source: Source = "crd"
-        if isinstance(api_object, api.PodGroup | api.CompositePodGroup):
-            source = source_of(api_object)
-        self._forget(type(api_object), api_object.key, source)
-
-    def replace(
-        self, kind: type[api.Readable], objects: Iterable[api.Readable], *, source: Source = "crd"
-    ) -> tuple[BadInput, ...]:
-        """Replace all objects of a kind, as after a list call.
-
-        Args:
-            source: For groups: which of the two API groups was listed; the objects of the other one stay.
-
-        Returns:
-            The faults of invalid objects; the previous version of such an object stays.
-        """
-        faults = []
-        missing = set(self._names(kind, source))
-        for api_object in objects:
-            missing.discard(api_object.key)
-            try:
-                self.upsert(api_object)
-            except BadInput as fault:
-                faults.append(fault)
-        for name in sorted(missing):
-            self._forget(kind, name, source)
-        return tuple(faults)
-
-    # --- removal
-
-    def _names(self, kind: type[api.Readable], source: Source) -> Iterator[Name]:
-        tables: dict[type[api.Readable], Iterable[Name]] = {
-            api.Pod: self._uids,
-            api.Node: self._nodes,
-            api.Workload: self.workloads,
-            api.PersistentVolumeClaim: self._claims,
-            api.ResourceClaim: self._resource_claims,
-            api.PersistentVolume: self._volumes,
-            api.StorageClass: self._classes,
-            api.PodDisruptionBudget: self.view.budgets,
-        }
-        if kind in tables:
-            yield from tables[kind]
-        elif kind is api.PriorityClass:
-            yield from (("", name) for name in self.priorities.names())
-        else:
-            for key, origin in self._groups:
-                if key.kind == kind.__name__ and origin == source:
-                    yield (key.namespace, key.name)
-
-    def _forget(self, kind: type[api.Readable], name: Name, source: Source) -> None:
-        if kind is api.Pod:
-            self._drop_pod(name)
-        elif kind is api.Node:
-            self._nodes.discard(name)
-            self.view = without_node(self.view, NodeName(name[1]))
-        elif kind is api.PersistentVolumeClaim:
-            self._relink(name, self._claims.pop(name, None), None)
-            self._derive_users(name)
-        elif kind is api.ResourceClaim:
-            self._resource_claims.pop(name, None)
-            self._derive_users(name)
-        elif kind is api.PersistentVolume:
-            self._put_volume(name, None)
-        elif kind is api.StorageClass:
-            self._classes.pop(name, None)
-            self._derive_all_users()
-        elif kind is api.PriorityClass:
-            if self.priorities.drop(name[1]):
+        name = api_object.key
+        match api_object:
+            case api.Pod():
+                if api_object.metadata.uid in {"", self._uids.get(name)}:
+                    self._drop_pod(name)
+            case api.Node():
+                self.view = without_node(self.view, NodeName(name[1]))
+            case api.PodGroup() | api.CompositePodGroup():
+                self._drop_group(api_object)
+            case api.PersistentVolumeClaim():
+                self._relink(name, self._claims.pop(name, None), None)
+                self._derive_users(name)
+            case api.ResourceClaim():
+                self._resource_claims.pop(name, None)
+                self._derive_users(name)
+            case api.PersistentVolume():
+                self._put_volume(name, None)
+            case api.StorageClass():
+                self._classes.pop(name, None)
+                self._derive_all_users()
+            case api.PriorityClass():
+                self.priorities.drop(name[1])
                 self._derive_priorities()
-        elif kind is api.Workload:
-            self.workloads.pop(name, None)
-            self.view = with_blueprints(self.view, name, None)
-        elif kind is api.PodDisruptionBudget:
-            self.view = without_pdb(self.view, *name)
-        else:
-            key = leaf_key(*name) if kind is api.PodGroup else composite_key(*name)
-            self._groups.pop((key, source), None)
-            if source == "crd":
-                self.view = with_guard(self.view, key, None)
-            self._choose(key)
+            case api.Workload():
+                self.view = with_blueprints(self.view, name, None)
+            case api.PodDisruptionBudget():
+                self.view = without_pdb(self.view, *name)
+            case _:
+                assert_never(api_object)
 
     # --- groups
 
@@ -280,6 +220,13 @@ class ObjectStore:
             self.view = with_guard(self.view, key, guard_of(group))
         group_of(group, self.priorities)  # raises before anything is changed
         self._groups[key, source_of(group)] = group
+        self._choose(key)
+
+    def _drop_group(self, group: api.Group) -> None:
+        key, source = key_of(group), source_of(group)
+        self._groups.pop((key, source), None)
+        if source == "crd":
+            self.view = with_guard(self.view, key, None)
         self._choose(key)
 
     def _choose(self, key: GroupKey) -> None:
