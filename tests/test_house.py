@@ -167,7 +167,6 @@ SATELLITES = {
     "control/monitors/feature_gate_monitor.py",
     "control/trees/unadopted_groups.py",
     "core/reconcile/predicted_replacements.py",
-    "core/workloads/kinds/leaderworkerset_kind.py",
     "verification_worker.py",
 }
 IMPORTING = [*MODULES, *sorted((ROOT / "deploy").rglob("*.py"))]

@@ -16,7 +16,7 @@ import asyncio
 import functools
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ from extender.cluster.connection.api_client import ApiResponse, ApiServer, Reque
 from extender.cluster.read import object_decoding
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.ports.log_ports import Clock
-from extender.runtime.periodic import ObjectChanges, ObjectFaults
+from extender.runtime.periodic import Changes, ObjectChanges, ObjectFaults, kept_running
 from extender.runtime.wakeup import Wakeup
 from extender.telemetry import METRICS
 
@@ -43,6 +43,7 @@ IDLE_S = 90.0
 STALE_MS = 100_000
 # a watch delivers a change within milliseconds; after this the resource is listed again
 CATCH_UP_S = 0.2
+REDISCOVER_S = 1.0  # discovery documents lag a little behind
 SHORT_MS = 1000  # a watch that ends earlier counts as a failure
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 15.0
@@ -57,6 +58,9 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     kind: type[api.Watched]
     api_version: str  # v1, scheduling.k8s.io/v1beta1, ...
     query: tuple[tuple[str, str], ...] = ()  # field selectors and the like
+    read_as: str = (
+        ""  # the kind that its objects get: items of a list have none; empty: what they have
+    )
 
     @property
     def path(self) -> str:
@@ -340,7 +344,7 @@ class Informer:
 
     def _upsert(self, item: api.Watched) -> None:
         try:
-            self._sink.upsert(item)
+            self._sink.upsert(self._named(item))
         except BadInput as problem:
             self._left_out(problem)
 
@@ -350,7 +354,11 @@ class Informer:
         namespace, name = key
         metadata = api.ObjectMeta(namespace=namespace, name=name, uid=uid, resource_version=version)
         deleted = self.resource.kind(api_version=self.resource.api_version, metadata=metadata)
-        self._pass_on(key, functools.partial(self._sink.delete, deleted))
+        self._pass_on(key, functools.partial(self._sink.delete, self._named(deleted)))
+
+    def _named(self, item: api.Watched) -> api.Watched:
+        kind = self.resource.read_as
+        return msgspec.structs.replace(item, kind=kind) if kind else item
 
     def _pass_on(
         self, key: tuple[str, str], change: Callable[[], None], *, may_wait: bool = True
@@ -438,7 +446,7 @@ class Informer:
             item = msgspec.structs.replace(item, api_version=self.resource.api_version)
         if change.type == "DELETED":
             self._identities.pop(item.key, None)
-            self._pass_on(item.key, functools.partial(self._sink.delete, item))
+            self._pass_on(item.key, functools.partial(self._sink.delete, self._named(item)))
         else:
             self._take(item)
 
@@ -470,6 +478,58 @@ class Informer:
 
     def _mark_received(self) -> None:
         self._received_ms = self._clock.monotonic_ms()
+
+
+class Informers:
+    """One informer for each resource that is served, in a task that follows it.
+
+    Attributes:
+        of: The informers, by resource.
+    """
+
+    def __init__(self, subject: str) -> None:
+        """Start without informers; `subject`: what a resource is, in log lines and names of tasks."""
+        self.of: dict[Resource, Informer] = {}
+        self._subject = subject
+        self._tasks: dict[Resource, asyncio.Task[None]] = {}
+        self._rediscover = Wakeup()
+        # when a resource disappears: discover again
+        self.changes = Changes(lambda: self._rediscover.revision, self._rediscover.wait)
+
+    async def keep_only(self, served: Collection[Resource]) -> None:
+        """Stop the informers of all other resources, and delete their objects; nothing is awaited after that."""
+        removed = [resource for resource in self.of if resource not in served]
+        await self._cancel(removed)
+        message = f"{self._subject} is not served any more"
+        for resource in removed:
+            self.of.pop(resource).purge()
+            logger.info(message, extra={"resource": resource.label})
+
+    def follow(self, resource: Resource, make: Callable[[], Informer]) -> None:
+        """Follow a resource, unless that is done already; `make`: makes its informer."""
+        if resource not in self.of:
+            self.of[resource] = make()
+        if resource not in self._tasks or self._tasks[resource].done():  # briefly not served
+            run = functools.partial(self._follow, self.of[resource])
+            self._tasks[resource] = asyncio.get_running_loop().create_task(
+                kept_running(resource.label, run), name=f"{self._subject} {resource.label}"
+            )
+
+    async def stop(self) -> None:
+        """Stop all tasks; the objects stay."""
+        await self._cancel([*self._tasks])
+
+    async def _cancel(self, resources: Iterable[Resource]) -> None:
+        tasks = [self._tasks.pop(resource) for resource in resources if resource in self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, informer: Informer) -> None:
+        """Keep the copy of a resource until it is not served any more; then discover again."""
+        await informer.keep()
+        await asyncio.sleep(REDISCOVER_S)
+        asyncio.get_running_loop().call_soon(self._rediscover.wake)
 
 
 async def _whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:

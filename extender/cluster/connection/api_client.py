@@ -145,6 +145,27 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tries_max: int = TRIES_MAX
 
 
+def write_request(
+    method: Method,
+    path: str,
+    body: object,
+    content_type: str = JSON,
+    *,
+    query: Mapping[str, str] | None = None,
+    tries_max: int = TRIES_MAX,
+) -> Request:
+    """Return a call with an effect, whose body is JSON."""
+    return Request(
+        method=method,
+        path=path,
+        query=query or {},
+        body=msgspec.json.encode(body),
+        content_type=content_type,
+        effect=True,
+        tries_max=tries_max,
+    )
+
+
 class _Trial(NamedTuple):
     """The result of sending a request once."""
 

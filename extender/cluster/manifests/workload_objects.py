@@ -13,9 +13,7 @@ from extender.cluster.manifests.manifest_entries import AnyEntry, Role
 from extender.cluster.manifests.manifest_validation import check
 from extender.cluster.read.object_decoding import (
     BUILTIN_GROUP,
-    OUR_GROUP,
     bad,
-    constraints_body,
     convert,
     key_of,
     profile_of,
@@ -25,15 +23,13 @@ from extender.cluster.read.object_decoding import (
 )
 from extender.cluster.read.pod_conversion import MARKERS, ended
 from extender.cluster.types import (
-    GangPolicy,
     LimitRangeItem,
     Named,
     Namespace,
-    Present,
     RuntimeScheduling,
     TreeProfile,
-    WorkloadRef,
 )
+from extender.cluster.write.group_writer import API_VERSION, spec_body
 from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, BadQuantity, located
 from extender.core.model.ids import GroupKey
@@ -48,8 +44,7 @@ from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_parts import ExistingGroup, Leaf, LeafUse
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
 from extender.core.workloads.tree_policy import TreeProfile as Profile
-from extender.core.workloads.workload_fields import PODS_MAX
-from extender.core.workloads.workload_kind import WorkloadKind
+from extender.core.workloads.workload_kind import PODS_MAX, WorkloadKind
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     LEAF_LABEL,
@@ -63,7 +58,6 @@ PodLabels = tuple[str, Mapping[str, str]]  # namespace and labels of a pod
 LabelsOfPod = Callable[[int], Mapping[str, str]]  # by the number of a pod in its leaf
 PodName = Callable[[WorkloadObject, Mapping[str, str]], str]
 
-API_VERSION: Final = f"{OUR_GROUP}/v1alpha1"
 OUR_SCHEDULER: Final = "gang-scheduler"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 _PER_CONTAINER: Final = "Container"
@@ -332,39 +326,29 @@ def with_runtime_class(pod: api.Pod, of: api.RuntimeClass) -> api.Pod:
     return msgspec.structs.replace(pod, spec=spec)
 
 
-def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
+def group_from(spec: GroupSpec) -> api.Group:
     """Return a group as the service creates it."""
-    leaf = spec.kind == "PodGroup"
-    gang = GangPolicy(min_count=spec.minimum)
-    if not leaf:
-        gang = GangPolicy(min_group_count=spec.minimum, required_groups=spec.required)
-    mode = (
-        api.DisruptionMode(all=Present())
-        if spec.disruption_mode == "all"
-        else api.DisruptionMode(single=Present())
-    )
-    kind = api.PodGroup if leaf else api.CompositePodGroup
-    ref = WorkloadRef(workload_name=spec.workload, template_name=spec.template)
-    return kind(
-        api_version=API_VERSION,
-        kind=spec.kind,
-        metadata=api.ObjectMeta(
-            name=spec.name,
-            labels={MANAGED_BY_LABEL: MANAGED_BY},
-            annotations={PARENT_ANNOTATIONS[0]: spec.parent} if spec.parent else {},
-        ),
-        spec=api.GroupSpec(
-            workload_ref=ref if spec.workload else None,
-            scheduling_policy=api.SchedulingPolicy(basic=Present())
-            if spec.basic
-            else api.SchedulingPolicy(gang=gang),
-            scheduling_constraints=msgspec.convert(
-                constraints_body(spec.constraints), api.SchedulingConstraints
-            ),
-            disruption_mode=mode,
-            priority_class_name=spec.priority_class,
-        ),
-    )
+    body: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": spec.kind,
+        "metadata": {
+            "name": spec.name,
+            "labels": {MANAGED_BY_LABEL: MANAGED_BY},
+            "annotations": {PARENT_ANNOTATIONS[0]: spec.parent} if spec.parent else {},
+        },
+        "spec": spec_body(spec),
+    }
+    if spec.workload:
+        ref = {"workloadName": spec.workload, "templateName": spec.template}
+        body["spec"]["workloadRef"] = ref
+    return stored_group(body)
+
+
+def stored_group(body: Mapping[str, Any]) -> api.Group:
+    """Return the group of an object as it is written."""
+    if body["kind"] == "PodGroup":
+        return convert(api.PodGroup, body)
+    return convert(api.CompositePodGroup, body)
 
 
 _Name = tuple[str, str, str]  # kind, namespace, name

@@ -15,7 +15,7 @@ import msgspec
 from extender.core.model.errors import BadInput
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_policy import TreeProfile, missing_profile, profile_of_name
-from extender.core.workloads.workload_fields import ReadFields
+from extender.core.workloads.workload_kind import ReadFields
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     OFF,

@@ -168,7 +168,7 @@ def with_near(
         for root in roots:
             _pair(root, wish, near)
         if sum(map(len, near.values())) == before:
-            roles = dict.fromkeys(p.role for root in roots for p in _parts_of(root) if p.role)
+            roles = dict.fromkeys(p.role for root in roots for p in parts_of(root) if p.role)
             text = f"{wish.to} is not beside {wish.role} in one tree, in at most {counted(NEAR_MAX, 'group')}; name two such roles"
             for role in (wish.to, wish.role):
                 if role not in roles:
@@ -214,11 +214,12 @@ def _with_near(part: Part, near: Mapping[tuple[type, str], list[NearGroup]]) -> 
     return with_constraints(part, near=tuple(dict.fromkeys(entries))[:NEAR_MAX])
 
 
-def _parts_of(part: Part) -> Iterable[Part]:
+def parts_of(part: Part) -> Iterable[Part]:
+    """Yield a part and all parts below it."""
     yield part
     if isinstance(part, Composite):
         for child in part.children:
-            yield from _parts_of(child)
+            yield from parts_of(child)
 
 
 # Changes whenever the same input may give other groups or notices; recorded with each compiled tree.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -36,20 +36,8 @@ class WorkloadParts(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
 
 
-class Parts(Protocol):
-    """The function that describes the trees of a workload."""
-
-    def __call__(
-        self, workload: WorkloadObject, policy: TreePolicy, observed: Observed
-    ) -> WorkloadParts:
-        """Return the roots of the trees.
-
-        Raises:
-            InvalidPolicy: No tree can be made from what was observed.
-        """
-        ...
-
-
+# Returns the roots of the trees of a workload; raises InvalidPolicy where none can be made from what was observed.
+Parts = Callable[[WorkloadObject, TreePolicy, Observed], WorkloadParts]
 PodLabels = Callable[[WorkloadObject, Mapping[str, str], Leaf, int], Mapping[str, str]]
 
 
@@ -240,3 +228,44 @@ def only_whole(workload: WorkloadObject) -> Iterator[TreeRefusal]:
         text = f"is for a JobSet; a {workload.kind} has no templates to map"
         field = f"metadata.annotations[{WORKLOAD_ANNOTATION}]"
         yield refusal_of(workload, "InvalidAnnotation", field, text)
+
+
+# --- types of the fields that entries read, for objects that no API server has checked; see `spec_type`
+
+# that a plan makes of one workload; Kubernetes is made for 150,000 in a cluster
+PODS_MAX: Final = 100_000
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+PodCount = Annotated[int, msgspec.Meta(ge=0, le=PODS_MAX)]  # each one is a pod or a group at least
+PodSize = Annotated[int, msgspec.Meta(ge=1, le=PODS_MAX)]
+
+
+class ReadFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base class: fields are in camelCase; null is a field that is not set."""
+
+
+class LabelFields(ReadFields, frozen=True, kw_only=True):
+    """The metadata of a template."""
+
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class PodFields(ReadFields, frozen=True, kw_only=True):
+    """What no plan reads of the spec of a pod; the rest is checked as that of a pod."""
+
+    restart_policy: Literal["Always", "Never", "OnFailure"] | None = None
+
+
+class TemplateFields(ReadFields, frozen=True, kw_only=True):
+    """A pod template."""
+
+    metadata: LabelFields | None = None
+    spec: PodFields | None = None
+
+
+class ResourceFields(ReadFields, frozen=True, kw_only=True):
+    """Resources of a container; the quantities are checked as those of a pod."""
+
+    requests: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+    claims: list[dict[str, Any]] | None = None

@@ -173,7 +173,8 @@ class ManifestCluster(RecordedCluster):
         self._fence = fence
         self._poll_s = poll_s
         self._journal = Journal(data_dir / FILE)
-        self._log_head = LogHeadFile(data_dir / LOG_HEAD_FILE)
+        log_head = LogHeadFile(data_dir / LOG_HEAD_FILE)
+        self.published, self.publish = log_head.published, log_head.publish
         self._paths = absolute_paths(paths)
         self._recorded_paths: tuple[str, ...] = ()  # by the newest line of the journal
         self._left: dict[str, Ident] = {}  # removed from the manifests, and not recorded yet
@@ -395,14 +396,6 @@ class ManifestCluster(RecordedCluster):
     def ignored_sources(self) -> tuple[str, ...]:
         """Return the files that are ignored, and why."""
         return tuple(f"ignored file: {fault}" for fault in self._ignored.values())
-
-    async def published(self) -> tuple[Anchor, ...]:
-        """Return the published anchors; see `LogHeadFile`."""
-        return await self._log_head.published()
-
-    async def publish(self, anchors: Sequence[Anchor]) -> None:
-        """Publish anchors; see `LogHeadFile`."""
-        await self._log_head.publish(anchors)
 
 
 def _perhaps_there(files: ManifestFiles, missing: Ident) -> BadInput:

@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
@@ -40,17 +40,17 @@ from extender.cluster.manifests.served.journal import (
     with_writes,
 )
 from extender.cluster.manifests.workload_expansion import ServedWorkloads
-from extender.cluster.manifests.workload_objects import owner_uid
-from extender.cluster.read.object_decoding import convert, group_of, workload_of
+from extender.cluster.manifests.workload_objects import owner_uid, stored_group
+from extender.cluster.read.object_decoding import group_of, workload_of
 from extender.cluster.read.object_store import ObjectStore
-from extender.cluster.write.tree_group_writer import manifest
+from extender.cluster.write.group_writer import differing, manifest
 from extender.core.admit.plan_request import GATE
 from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import same_objects
-from extender.core.model.pods import Pod, PodEnd, VolumeConstraints
+from extender.core.model.pods import Pod, PodEnd
 from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS
@@ -77,6 +77,8 @@ class RecordedCluster(ABC):
         self._clock = clock
         self._overlay = JournalOverlay()
         self._world = ObjectStore(max_children=max_children)
+        self.priority_classes = self._world.priorities.documents
+        self.claims_named = self._world.claims_named
         self._objects: dict[Ident, api.Readable] = {}  # without the overlay
         self._invalid: set[Ident] = set()  # of `_objects`: not in the world as they are
         self._by_uid: dict[str, Ident] = {}  # of pods, groups and workloads
@@ -142,14 +144,6 @@ class RecordedCluster(ABC):
     def view(self) -> ClusterView:
         """Return the newest view."""
         return self._world.view
-
-    def priority_classes(self) -> tuple[bytes, ...]:
-        """Return the PriorityClasses as JSON objects."""
-        return self._world.priorities.documents()
-
-    def claims_named(self, names: Collection[str]) -> Mapping[tuple[str, str], VolumeConstraints]:
-        """Return how the volume claims with some names, by namespace and name, restrict the nodes of their pods."""
-        return self._world.claims_named(names)
 
     def changed(self, revision: int) -> Awaitable[object]:
         """Wait until the view's revision differs from `revision`."""
@@ -232,13 +226,7 @@ class RecordedCluster(ABC):
             current = self._world.view.groups.get(group)
             if current is None or current.uid != uid:
                 raise RequestRejected(f"{group}: not found, or not the one with UID {uid}")
-            stored = {
-                (kind, status, reason, text) for kind, status, reason, text in current.conditions
-            }
-            differing = tuple(
-                c for c in conditions if (c.type, c.status, c.reason, c.message) not in stored
-            )
-            if differing:
+            if changed := differing(current.conditions, conditions):
                 await self._write(
                     Conditions(
                         at_us=self._clock.now_us(),
@@ -247,7 +235,7 @@ class RecordedCluster(ABC):
                         namespace=group.namespace,
                         name=group.name,
                         uid=uid,
-                        conditions=differing,
+                        conditions=tuple(changed),
                     )
                 )
 
@@ -365,7 +353,7 @@ class ManifestWorkloads:
             if owner is None and group.owner_kind != PLAIN_PODS.kind:
                 text = f"{group.owner_kind} {group.owner_name} is not in the files any more"
                 raise RequestRejected(f"{group.key}: {text}")
-            stored = _stored(group)
+            stored = stored_group(manifest(group))
             ident = ident_of(stored)
             now = datetime.fromtimestamp(self._clock.now_us() / 1_000_000, UTC)
             await self._put(
@@ -380,7 +368,9 @@ class ManifestWorkloads:
         """Change a group that was written before; see the port."""
         before = self._written(group.key, uid).metadata
         created = before.creation_timestamp
-        await self._put(with_metadata(_stored(group), uid=uid, creation_timestamp=created))
+        await self._put(
+            with_metadata(stored_group(manifest(group)), uid=uid, creation_timestamp=created)
+        )
 
     async def link_group(self, link: GroupLink) -> None:
         """Reject it: a group that another controller made is in a file, and files are not changed.
@@ -421,12 +411,6 @@ class ManifestWorkloads:
             await self._write(PodGroupWritten(at_us=at_us, object=group, **where))
         else:
             await self._write(CompositeWritten(at_us=at_us, object=group, **where))
-
-
-def _stored(group: GroupManifest) -> api.Group:
-    if group.spec.kind == "PodGroup":
-        return convert(api.PodGroup, manifest(group))
-    return convert(api.CompositePodGroup, manifest(group))
 
 
 def _owned(

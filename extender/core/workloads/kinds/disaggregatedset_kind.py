@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from extender.core.workloads.kinds import leader_worker_replicas as lws
+from extender.core.workloads.kinds import leaderworkerset_kind as lws
 from extender.core.workloads.name_rules import LabelValue, joined_name, split_name
 from extender.core.workloads.tree_parts import Composite, LeafUse, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
-from extender.core.workloads.workload_fields import LabelFields, LeaderWorkerSetFields, ReadFields
 from extender.core.workloads.workload_kind import (
+    LabelFields,
     Notice,
+    ReadFields,
     WorkloadKind,
     WorkloadParts,
     number,
@@ -187,7 +188,7 @@ def _kept_out(workload: WorkloadObject) -> str:
 class _RoleFields(ReadFields, frozen=True, kw_only=True):
     name: str
     metadata: LabelFields | None = None
-    spec: LeaderWorkerSetFields | None = None
+    spec: lws.LeaderWorkerSetFields | None = None
 
 
 class _DisaggregatedSetFields(ReadFields, frozen=True, kw_only=True):

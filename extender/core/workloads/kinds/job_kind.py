@@ -6,16 +6,19 @@ Source: batch/v1 of Kubernetes 1.37, pkg/controller/job.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
-from extender.core.workloads.workload_fields import JobFields
 from extender.core.workloads.workload_kind import (
     UID_PIECE,
+    Count,
     HeldWorkload,
     Notice,
+    PodCount,
+    ReadFields,
+    TemplateFields,
     WorkloadKind,
     WorkloadParts,
     has_condition,
@@ -206,6 +209,32 @@ def _pod_labels(
     ended = number(workload.status, "succeeded", 0) or number(workload.status, "failed", 0)
     index = {INDEX_LABEL: str(number_)} if indexed and not ended else {}
     return {**labels, **index, **old_labels(labels)}
+
+
+class _PodFailureRuleFields(ReadFields, frozen=True, kw_only=True):
+    action: Literal["Count", "FailIndex", "FailJob", "Ignore"]
+
+
+class _PodFailureFields(ReadFields, frozen=True, kw_only=True):
+    rules: tuple[_PodFailureRuleFields, ...] | None = None
+
+
+class JobFields(ReadFields, frozen=True, kw_only=True):
+    """The spec of a Job."""
+
+    parallelism: PodCount | None = None
+    completions: Count | None = None
+    completion_mode: Literal["Indexed", "NonIndexed"] | None = None
+    backoff_limit: Count | None = None
+    backoff_limit_per_index: Count | None = None
+    max_failed_indexes: Count | None = None
+    pod_failure_policy: _PodFailureFields | None = None
+    pod_replacement_policy: Literal["Failed", "TerminatingOrFailed"] | None = None
+    success_policy: dict[str, Any] | None = None
+    suspend: bool | None = None
+    managed_by: str | None = None
+    scheduling: dict[str, Any] | None = None
+    template: TemplateFields | None = None
 
 
 JOB = WorkloadKind(

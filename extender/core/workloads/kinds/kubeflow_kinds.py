@@ -17,10 +17,13 @@ from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, PartStep
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
-from extender.core.workloads.workload_fields import Count, PodCount, ReadFields, TemplateFields
 from extender.core.workloads.workload_kind import (
+    Count,
     Notice,
+    PodCount,
     PodLabels,
+    ReadFields,
+    TemplateFields,
     WorkloadKind,
     WorkloadParts,
     has_condition,

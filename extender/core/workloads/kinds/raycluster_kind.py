@@ -16,15 +16,13 @@ from extender.core.model.errors import BadInput
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name, split_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import TreePolicy
-from extender.core.workloads.workload_fields import (
+from extender.core.workloads.workload_kind import (
     Count,
+    HeldWorkload,
     PodCount,
     ReadFields,
     ResourceFields,
     TemplateFields,
-)
-from extender.core.workloads.workload_kind import (
-    HeldWorkload,
     WorkloadKind,
     WorkloadParts,
     is_suspended,

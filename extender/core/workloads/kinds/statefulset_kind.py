@@ -12,9 +12,12 @@ from typing import Final, Literal
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
-from extender.core.workloads.workload_fields import Count, PodCount, ReadFields, TemplateFields
 from extender.core.workloads.workload_kind import (
+    Count,
     Notice,
+    PodCount,
+    ReadFields,
+    TemplateFields,
     WorkloadKind,
     WorkloadParts,
     number,

@@ -9,7 +9,7 @@ from msgspec import inspect
 
 from extender.core.workloads.fields.field_check import _NOT_USED, field_notes, types, version_of
 from extender.core.workloads.kind_table import KINDS, OBJECT_KINDS
-from extender.core.workloads.workload_fields import PodCliqueSetFields
+from extender.core.workloads.kinds.podcliqueset_podgangs import PodCliqueSetFields
 from tests.support.planning.controller_records import record
 
 RECORDS = (Path(__file__).parents[3] / "golden" / "controllers").glob("*/*.json")
