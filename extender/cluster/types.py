@@ -23,6 +23,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base class of all types: fields are in camelCase."""
 
 
+class Whole(Part, frozen=True, kw_only=True):
+    """Base class of types that have all fields of the API, but for those that `unknown_fields` names."""
+
+
 class Present(Part, frozen=True, kw_only=True):
     """An object whose fields are not read, only whether it is set."""
 
@@ -37,7 +41,7 @@ class OwnerReference(Part, frozen=True, kw_only=True):
     controller: bool = False
 
 
-class ObjectMeta(Part, frozen=True, kw_only=True):
+class ObjectMeta(Whole, frozen=True, kw_only=True):
     """The metadata of an object."""
 
     name: str = ""
@@ -142,7 +146,7 @@ class PersistentVolume(KubernetesObject, frozen=True, kw_only=True):
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
 
 
-class ClaimSpec(Part, frozen=True, kw_only=True):
+class ClaimSpec(Whole, frozen=True, kw_only=True):
     """The spec of a claim: its volume, its access modes, and the class that makes the volume."""
 
     volume_name: str = ""
@@ -156,27 +160,27 @@ class ClaimStatus(Part, frozen=True, kw_only=True):
     phase: str = ""  # Lost: it was bound, and its volume does not exist any more
 
 
-class PersistentVolumeClaim(KubernetesObject, frozen=True, kw_only=True):
+class PersistentVolumeClaim(KubernetesObject, Whole, frozen=True, kw_only=True):
     """A claim of a volume."""
 
     spec: ClaimSpec = ClaimSpec()
     status: ClaimStatus = ClaimStatus()
 
 
-class TopologyLabel(Part, frozen=True, kw_only=True):
+class TopologyLabel(Whole, frozen=True, kw_only=True):
     """A node label with the values that are allowed."""
 
     key: str
     values: tuple[str, ...]
 
 
-class TopologyTerm(Part, frozen=True, kw_only=True):
+class TopologyTerm(Whole, frozen=True, kw_only=True):
     """Node labels that must all have an allowed value."""
 
     match_label_expressions: tuple[TopologyLabel, ...] = ()
 
 
-class StorageClass(KubernetesObject, frozen=True, kw_only=True):
+class StorageClass(KubernetesObject, Whole, frozen=True, kw_only=True):
     """How volumes are made for claims: by whom, when, and for which nodes."""
 
     provisioner: str = ""
@@ -272,7 +276,7 @@ class Affinity(Part, frozen=True, kw_only=True):
     pod_anti_affinity: PodAffinity = PodAffinity()
 
 
-class PodToleration(Part, frozen=True, kw_only=True):
+class PodToleration(Whole, frozen=True, kw_only=True):
     """A toleration as stored; newer API servers have operators that compare numbers."""
 
     key: str = ""
@@ -428,7 +432,7 @@ class PriorityClass(KubernetesObject, frozen=True, kw_only=True):
     preemption_policy: Literal["PreemptLowerPriority", "Never"] = "PreemptLowerPriority"
 
 
-class LimitRangeItem(Part, frozen=True, kw_only=True):
+class LimitRangeItem(Whole, frozen=True, kw_only=True):
     """Bounds of a namespace for each container, pod or claim, and what containers have where they set nothing."""
 
     type: str = ""
@@ -439,32 +443,32 @@ class LimitRangeItem(Part, frozen=True, kw_only=True):
     max_limit_request_ratio: Resources = field(default_factory=dict)
 
 
-class LimitRangeSpec(Part, frozen=True, kw_only=True):
+class LimitRangeSpec(Whole, frozen=True, kw_only=True):
     """The spec of a LimitRange."""
 
     limits: tuple[LimitRangeItem, ...] = ()
 
 
-class LimitRange(KubernetesObject, frozen=True, kw_only=True):
+class LimitRange(KubernetesObject, Whole, frozen=True, kw_only=True):
     """Defaults and bounds of the containers of a namespace; admission adds and checks them."""
 
     spec: LimitRangeSpec = LimitRangeSpec()
 
 
-class RuntimeOverhead(Part, frozen=True, kw_only=True):
+class RuntimeOverhead(Whole, frozen=True, kw_only=True):
     """What a pod of a runtime class needs besides its containers."""
 
     pod_fixed: Resources = field(default_factory=dict)
 
 
-class RuntimeScheduling(Part, frozen=True, kw_only=True):
+class RuntimeScheduling(Whole, frozen=True, kw_only=True):
     """The nodes that have the runtime."""
 
     node_selector: dict[str, str] = field(default_factory=dict)
     tolerations: tuple[PodToleration, ...] = ()
 
 
-class RuntimeClass(KubernetesObject, frozen=True, kw_only=True):
+class RuntimeClass(KubernetesObject, Whole, frozen=True, kw_only=True):
     """A container runtime; admission adds what it has to each pod that names it."""
 
     overhead: RuntimeOverhead | None = None
@@ -474,7 +478,7 @@ class RuntimeClass(KubernetesObject, frozen=True, kw_only=True):
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]  # minCount and minGroupCount: int32, at least 1
 
 
-class GangPolicy(Part, frozen=True, kw_only=True):
+class GangPolicy(Whole, frozen=True, kw_only=True):
     """The minimum that is placed together; a leaf counts pods, a composite counts groups."""
 
     min_count: Count | None = None
@@ -482,14 +486,14 @@ class GangPolicy(Part, frozen=True, kw_only=True):
     required_groups: tuple[str, ...] = ()  # of our kind alone
 
 
-class SchedulingPolicy(Part, frozen=True, kw_only=True):
+class SchedulingPolicy(Whole, frozen=True, kw_only=True):
     """Exactly one of basic and gang."""
 
     basic: Present | None = None
     gang: GangPolicy | None = None
 
 
-class TopologyEntry(Part, frozen=True, kw_only=True):
+class TopologyEntry(Whole, frozen=True, kw_only=True):
     """The node label of a topology level; three spellings of one field (X1)."""
 
     key: str = ""
@@ -497,7 +501,7 @@ class TopologyEntry(Part, frozen=True, kw_only=True):
     topology_key: str = ""
 
 
-class ExclusiveEntry(Part, frozen=True, kw_only=True):
+class ExclusiveEntry(Whole, frozen=True, kw_only=True):
     """The node label of which a group has a domain alone, and among which trees."""
 
     key: str = ""
@@ -505,21 +509,21 @@ class ExclusiveEntry(Part, frozen=True, kw_only=True):
     resource: str = ""
 
 
-class NearEntry(Part, frozen=True, kw_only=True):
+class NearEntry(Whole, frozen=True, kw_only=True):
     """Another group of the tree, and the node label of which both should have the same domain."""
 
     group: str = ""
     key: str = ""
 
 
-class SliceEntry(Part, frozen=True, kw_only=True):
+class SliceEntry(Whole, frozen=True, kw_only=True):
     """A number of pods of a leaf, and the node label of which each so many are within one domain."""
 
     size: int = 0
     key: str = ""
 
 
-class SchedulingConstraints(Part, frozen=True, kw_only=True):
+class SchedulingConstraints(Whole, frozen=True, kw_only=True):
     """The topology levels of which a group must, or should, be within one domain."""
 
     topology: tuple[TopologyEntry, ...] = ()
@@ -539,39 +543,36 @@ class SchedulingConstraints(Part, frozen=True, kw_only=True):
                 yield each.encode_name, value
 
 
-class DisruptionMode(Part, frozen=True, kw_only=True):
+class DisruptionMode(Whole, frozen=True, kw_only=True):
     """At most one of single and all; none means single."""
 
     single: Present | None = None
     all: Present | None = None
 
 
-class WorkloadRef(Part, frozen=True, kw_only=True):
+class WorkloadRef(Whole, frozen=True, kw_only=True):
     """The template from which a group was created."""
 
     workload_name: str = ""
     template_name: str = ""
 
 
-class OldTemplateRef(Part, frozen=True, kw_only=True):
+class OldTemplateRef(Whole, frozen=True, kw_only=True):
     """`WorkloadRef` of Kubernetes 1.36 (X4)."""
 
     workload_name: str = ""
     pod_group_template_name: str = ""
 
 
-class TemplateRef(Part, frozen=True, kw_only=True):
+class TemplateRef(Whole, frozen=True, kw_only=True):
     """The union around `OldTemplateRef`; it has one member."""
 
     workload: OldTemplateRef | None = None
 
 
-class GroupSpec(Part, frozen=True, kw_only=True):
-    """The spec of a group: its parent and its policies."""
+class GroupPolicies(Whole, frozen=True, kw_only=True):
+    """What groups and their templates have."""
 
-    parent_composite_pod_group_name: str = ""
-    workload_ref: WorkloadRef | None = None
-    pod_group_template_ref: TemplateRef | None = None
     scheduling_policy: SchedulingPolicy | None = None
     scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
     disruption_mode: DisruptionMode | str | None = None
@@ -579,6 +580,14 @@ class GroupSpec(Part, frozen=True, kw_only=True):
     priority: Priority | None = None
     preemption_policy: str = ""
     resource_claims: tuple[ClaimReference, ...] = ()
+
+
+class GroupSpec(GroupPolicies, frozen=True, kw_only=True):
+    """The spec of a group: its parent and its policies."""
+
+    parent_composite_pod_group_name: str = ""
+    workload_ref: WorkloadRef | None = None
+    pod_group_template_ref: TemplateRef | None = None
 
 
 class GroupStatus(Part, frozen=True, kw_only=True):
@@ -587,43 +596,36 @@ class GroupStatus(Part, frozen=True, kw_only=True):
     conditions: tuple[StoredCondition, ...] = ()
 
 
-class PodGroup(KubernetesObject, frozen=True, kw_only=True):
+class PodGroup(KubernetesObject, Whole, frozen=True, kw_only=True):
     """A group of pods."""
 
     spec: GroupSpec = GroupSpec()
     status: GroupStatus = GroupStatus()
 
 
-class CompositePodGroup(KubernetesObject, frozen=True, kw_only=True):
+class CompositePodGroup(KubernetesObject, Whole, frozen=True, kw_only=True):
     """A group of groups."""
 
     spec: GroupSpec = GroupSpec()
     status: GroupStatus = GroupStatus()
 
 
-class Template(Part, frozen=True, kw_only=True):
+class Template(GroupPolicies, frozen=True, kw_only=True):
     """A template of a group; with child templates it is a composite."""
 
     name: str = ""
-    scheduling_policy: SchedulingPolicy | None = None
-    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
-    disruption_mode: DisruptionMode | str | None = None
-    priority_class_name: str = ""
-    priority: Priority | None = None
-    preemption_policy: str = ""
-    resource_claims: tuple[ClaimReference, ...] = ()
     pod_group_templates: tuple[Template, ...] = ()
     composite_pod_group_templates: tuple[Template, ...] = ()
 
 
-class WorkloadSpec(Part, frozen=True, kw_only=True):
+class WorkloadSpec(Whole, frozen=True, kw_only=True):
     """The templates of a tree: either of leaves or of composites."""
 
     pod_group_templates: tuple[Template, ...] = ()
     composite_pod_group_templates: tuple[Template, ...] = ()
 
 
-class Workload(KubernetesObject, frozen=True, kw_only=True):
+class Workload(KubernetesObject, Whole, frozen=True, kw_only=True):
     """The templates of a tree; not used for existing groups."""
 
     spec: WorkloadSpec = WorkloadSpec()
@@ -685,7 +687,7 @@ class OtherObject(KubernetesObject, frozen=True, kw_only=True):
     """An object beside a workload that has no pods and no groups."""
 
 
-class ProfileTopology(Part, frozen=True, kw_only=True):
+class ProfileTopology(Whole, frozen=True, kw_only=True):
     """Node labels of the domain of the whole tree, and of each leaf; preferred ones are narrowest first."""
 
     root: str = ""
@@ -698,14 +700,14 @@ class ProfileTopology(Part, frozen=True, kw_only=True):
     read_from: tuple[TopologySource, ...] = ()
 
 
-class ProfileExclusive(Part, frozen=True, kw_only=True):
+class ProfileExclusive(Whole, frozen=True, kw_only=True):
     """The domains that the whole tree, and each leaf, have alone."""
 
     root: ExclusiveEntry | None = None
     leaf: ExclusiveEntry | None = None
 
 
-class ProfileNear(Part, frozen=True, kw_only=True):
+class ProfileNear(Whole, frozen=True, kw_only=True):
     """Two roles of a workload, and the node label of which both should have the same domain."""
 
     role: str = ""
@@ -713,7 +715,7 @@ class ProfileNear(Part, frozen=True, kw_only=True):
     key: str = ""
 
 
-class KindProfile(Part, frozen=True, kw_only=True):
+class KindProfile(Whole, frozen=True, kw_only=True):
     """How the trees of one kind of workload are made."""
 
     kind: str
@@ -727,13 +729,13 @@ class KindProfile(Part, frozen=True, kw_only=True):
     native_groups: NativeGroups = "Ignore"
 
 
-class TreeProfileSpec(Part, frozen=True, kw_only=True):
+class TreeProfileSpec(Whole, frozen=True, kw_only=True):
     """The kinds that do not have the defaults."""
 
     kinds: tuple[KindProfile, ...] = ()
 
 
-class TreeProfile(KubernetesObject, frozen=True, kw_only=True):
+class TreeProfile(KubernetesObject, Whole, frozen=True, kw_only=True):
     """A TreeProfile."""
 
     spec: TreeProfileSpec = TreeProfileSpec()

@@ -23,9 +23,9 @@ from typing import Self
 import msgspec
 
 from extender.cluster.api_server.api_discovery import (
-    DryRunProber,
     SchedulerMetrics,
     discover,
+    dry_runs,
     serves_our_group,
 )
 from extender.cluster.api_server.informers import Informer, Informers, Resource
@@ -99,7 +99,7 @@ class KubernetesCluster:
         self.explain_waiting, self.mark_disrupted = pods.explain_waiting, pods.mark_disrupted
         self.evict, self.ending = pods.evict, pods.ending
         self.published, self.publish = log_head.published, log_head.publish
-        self.dry_runs = DryRunProber(server, self._a_priority).dry_runs
+        self.dry_runs = functools.partial(dry_runs, server, self._a_priority)
         self.scheduler_gates = (scheduler or SchedulerMetrics()).gates
         self.discovery_revision = 0
         self._informers = Informers("resource")

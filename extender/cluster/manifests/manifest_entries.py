@@ -36,7 +36,6 @@ from extender.cluster.read.object_decoding import (
     without_nulls,
 )
 from extender.cluster.read.unknown_fields import CHECKED, fields_not_read, unknown_names
-from extender.cluster.types import Namespace, TreeProfile
 from extender.core.model.errors import BadInput, several, texts_of
 from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.fields.field_check import field_notes
@@ -94,8 +93,8 @@ _CLUSTER_WIDE: Final = (
     api.PriorityClass,
     api.RuntimeClass,
     api.StorageClass,
-    Namespace,
-    TreeProfile,
+    api.Namespace,
+    api.TreeProfile,
     api.ClusterTopology,
     api.ClusterTrainingRuntime,
 )
@@ -115,8 +114,8 @@ _FIELDS_KNOWN: Final = (
 Ident = tuple[str, str, str, str]  # kind, API group (of groups), namespace, name
 Source = (
     api.WorkloadManifest
-    | TreeProfile
-    | Namespace
+    | api.TreeProfile
+    | api.Namespace
     | api.TrainingRuntime
     | api.PodCliqueSet
     | api.ClusterTopology
@@ -135,9 +134,9 @@ _TYPES: Final[dict[tuple[str, str], type[api.Readable | Source]]] = {
     ("policy", "PodDisruptionBudget"): api.PodDisruptionBudget,
     (STORAGE_GROUP, "StorageClass"): api.StorageClass,
     ("", "LimitRange"): api.LimitRange,
-    ("", "Namespace"): Namespace,
+    ("", "Namespace"): api.Namespace,
     (NODE_GROUP, "RuntimeClass"): api.RuntimeClass,
-    (OUR_GROUP, "TreeProfile"): TreeProfile,
+    (OUR_GROUP, "TreeProfile"): api.TreeProfile,
     (TRAINER_GROUP, "ClusterTrainingRuntime"): api.ClusterTrainingRuntime,
     (TRAINER_GROUP, "TrainingRuntime"): api.TrainingRuntime,
     (GROVE_GROUP, "PodCliqueSet"): api.PodCliqueSet,

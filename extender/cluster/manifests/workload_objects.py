@@ -22,13 +22,6 @@ from extender.cluster.read.object_decoding import (
     workload_of,
 )
 from extender.cluster.read.pod_conversion import MARKERS, ended
-from extender.cluster.types import (
-    LimitRangeItem,
-    Named,
-    Namespace,
-    RuntimeScheduling,
-    TreeProfile,
-)
 from extender.cluster.write.group_writer import API_VERSION, spec_body
 from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, BadQuantity, located
@@ -42,8 +35,7 @@ from extender.core.workloads.kinds.trainjob_jobset import RuntimeName
 from extender.core.workloads.name_rules import labels_of_leaf
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_parts import ExistingGroup, Leaf, LeafUse
-from extender.core.workloads.tree_policy import DEFAULT_PROFILE
-from extender.core.workloads.tree_policy import TreeProfile as Profile
+from extender.core.workloads.tree_policy import DEFAULT_PROFILE, TreeProfile
 from extender.core.workloads.workload_kind import PODS_MAX, WorkloadKind
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
@@ -203,7 +195,7 @@ def admitted(pod: api.Pod) -> api.Pod:
     if spec.scheduler_name in ("", DEFAULT_SCHEDULER):
         spec = msgspec.structs.replace(spec, scheduler_name=OUR_SCHEDULER)
     if all(gate.name != GATE for gate in spec.scheduling_gates):
-        gates = (*spec.scheduling_gates, Named(name=GATE))
+        gates = (*spec.scheduling_gates, api.Named(name=GATE))
         spec = msgspec.structs.replace(spec, scheduling_gates=gates)
     containers = spec.containers
     missing = {
@@ -255,7 +247,7 @@ class _Bounds(msgspec.Struct, frozen=True):
     """What a LimitRange has for each container."""
 
     name: str
-    item: LimitRangeItem
+    item: api.LimitRangeItem
     limits: Mapping[str, str | float]  # of containers that have none
     requests: Mapping[str, str | float]
 
@@ -312,7 +304,7 @@ def with_runtime_class(pod: api.Pod, of: api.RuntimeClass) -> api.Pod:
     if spec.overhead and exact(spec.overhead) != exact(overhead):
         text = f"differs from that of RuntimeClass {name}; leave it out, admission adds it"
         raise bad(pod, "spec.overhead", text)
-    scheduling = of.scheduling or RuntimeScheduling()
+    scheduling = of.scheduling or api.RuntimeScheduling()
     for key, value in scheduling.node_selector.items():
         if (mine := spec.node_selector.get(key, value)) != value:
             text = f'{key} is "{mine}", and RuntimeClass {name} asks for "{value}"; leave it out'
@@ -358,7 +350,7 @@ class LiveSources(msgspec.Struct, frozen=True, kw_only=True):
     """What is not in the files, but in the cluster of the service."""
 
     pods: tuple[PodLabels, ...] = ()  # that name a leaf
-    profiles: tuple[Profile, ...] = ()
+    profiles: tuple[TreeProfile, ...] = ()
     claims: Mapping[tuple[str, str], VolumeConstraints] = {}  # of volumes, that pods may use
 
 
@@ -410,9 +402,9 @@ class WorkloadSources:
             case api.Workload():
                 if obj.key not in self.templates or obj.api_version.startswith(BUILTIN_GROUP):
                     self.templates[obj.key] = _templates_of(obj)
-            case TreeProfile():
+            case api.TreeProfile():
                 self.profiles[obj.metadata.name] = profile_of(obj)
-            case Namespace():
+            case api.Namespace():
                 self.namespaces[obj.metadata.name] = obj.metadata.labels
             case _:
                 pass  # nothing in a tree depends on it

@@ -20,7 +20,6 @@ from extender.cluster import types as api
 from extender.cluster.read.field_problems import field_problems, shown
 from extender.cluster.read.priority_classes import Priorities
 from extender.cluster.read.unknown_fields import fields_not_read
-from extender.cluster.types import ExclusiveEntry, NearEntry, ProfileNear, SliceEntry
 from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import BadInput, BadQuantity, several
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, NodeName
@@ -577,11 +576,11 @@ def _not_built_in(group: api.Group) -> Iterable[tuple[str, str]]:
         match value:
             case (str(), *_):
                 text = ", ".join(value)
-            case (NearEntry(), *_):
+            case (api.NearEntry(), *_):
                 text = ", ".join(entry.group for entry in value)
-            case ExclusiveEntry():
+            case api.ExclusiveEntry():
                 text = f"key {value.key}"
-            case (SliceEntry(), *_):
+            case (api.SliceEntry(), *_):
                 yield field, f"only PodGroups of {OUR_GROUP} have them; found {len(value)}"
                 continue
             case _:
@@ -714,20 +713,20 @@ def _key(field: str, key: str | None, example: str = "net/rack") -> str:
     return key or ""
 
 
-def _exclusive(field: str, entry: ExclusiveEntry | None) -> ExclusiveDomain | None:
+def _exclusive(field: str, entry: api.ExclusiveEntry | None) -> ExclusiveDomain | None:
     if entry is None:
         return None
     return ExclusiveDomain(_key(field, entry.key), entry.scope, entry.resource)
 
 
-def _slices(field: str, entries: tuple[SliceEntry, ...]) -> tuple[SliceLevel, ...]:
+def _slices(field: str, entries: tuple[api.SliceEntry, ...]) -> tuple[SliceLevel, ...]:
     levels = tuple(SliceLevel(_key(field, entry.key), entry.size) for entry in entries)
     if problem := slices_problem(levels):
         raise BadInput(f"{field}: {problem}")
     return by_size(levels)
 
 
-def _near(field: str, entries: tuple[ProfileNear, ...]) -> tuple[NearRole, ...]:
+def _near(field: str, entries: tuple[api.ProfileNear, ...]) -> tuple[NearRole, ...]:
     if len(entries) > NEAR_ENTRIES_MAX:
         raise BadInput(
             f"{field}: {len(entries)} entries, at most {NEAR_ENTRIES_MAX}; leave out the last"

@@ -21,7 +21,6 @@ from msgspec import UNSET, UnsetType
 from extender.cluster import types as api
 from extender.cluster.read.object_decoding import bad, micros, node_selector, selector_term
 from extender.cluster.read.priority_classes import Priorities
-from extender.cluster.types import Instant
 from extender.core.model.errors import BadInput, BadQuantity
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import duration_s
@@ -196,7 +195,7 @@ def _ends_us(pod: api.Pod) -> int:
 
 def _instant_us(pod: api.Pod, written: str | None) -> int:
     try:
-        return micros(msgspec.convert(written, Instant)) if written else 0
+        return micros(msgspec.convert(written, api.Instant)) if written else 0
     except msgspec.ValidationError as error:
         text = f'"{written}" is not an RFC 3339 time'
         raise bad(pod, "status.conditions[].lastTransitionTime", text) from error

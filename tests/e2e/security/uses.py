@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from extender.cluster.api_server.api_discovery import DryRunProber
+from extender.cluster.api_server.api_discovery import dry_runs
 from extender.cluster.api_server.kubernetes_cluster import KubernetesAccessReviews
 from extender.cluster.connection.api_client import ApiServer, Request
 from extender.cluster.write.event_recorder import WRITE_SERIES_EVERY_MS, EventRecorder
@@ -267,7 +267,7 @@ class Uses:
                 series.written_ms -= WRITE_SERIES_EVERY_MS
 
     async def _probe(self) -> None:
-        dry_runs = await DryRunProber(self._server, lambda: None).dry_runs()
-        refused = [one.problem for one in dry_runs if one.kept is None]
+        results = await dry_runs(self._server, lambda: None)
+        refused = [one.problem for one in results if one.kept is None]
         if refused:
             raise RequestRejected("; ".join(refused))
