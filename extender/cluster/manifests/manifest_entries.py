@@ -41,9 +41,14 @@ from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.fields.field_check import field_notes
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.kinds.podcliqueset_podgangs import GROUP as GROVE_GROUP
-from extender.core.workloads.kinds.podcliqueset_podgangs import PodCliqueSetFields
+from extender.core.workloads.kinds.podcliqueset_podgangs import PODCLIQUESET_SPEC
 from extender.core.workloads.kinds.trainjob_jobset import GROUP as TRAINER_GROUP
-from extender.core.workloads.workload_kind import HeldWorkload, PodFields, WorkloadKind
+from extender.core.workloads.workload_kind import (
+    POD_FIELDS,
+    HeldWorkload,
+    WorkloadKind,
+    fields_type,
+)
 
 NAMESPACE: Final = "default"
 NODE_GROUP: Final = "node.k8s.io"
@@ -84,6 +89,7 @@ _THEIR_TOPOLOGY: Final = {
 _KUSTOMIZE: Final = "kustomize.config.k8s.io"
 _KUSTOMIZED: Final = "; of a kustomization give the output of `kubectl kustomize`"
 _NO_PODS: Final = frozenset(("", "apps", "autoscaling", "batch", "policy", "kueue.x-k8s.io"))
+_POD_SPEC: Final = fields_type("PodSpec", POD_FIELDS)
 GENERATED: Final = 5  # characters that the API server adds to a generateName
 FAULTS_MAX: Final = 1_000  # a body of 16 MB may have millions of wrong objects
 _UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, OUR_GROUP)
@@ -321,7 +327,7 @@ def _read_entry(
     if is_workload:
         _check_fields(kind, BY_KIND[kind].spec_type, obj)
     elif object_type is api.PodCliqueSet:
-        _check_fields(kind, PodCliqueSetFields, obj)
+        _check_fields(kind, PODCLIQUESET_SPEC, obj)
     decoded, notes = _read_as(object_type, obj, where, role)
     if isinstance(decoded, api.Readable):
         return Entry(obj=decoded, where=where, role=role, notes=notes)
@@ -529,7 +535,7 @@ def _read_as(
     name = named(str(obj["kind"]), obj)
     try:
         if kind is api.Pod and role is Role.WANTED:
-            _check_fields("Pod", PodFields, obj)
+            _check_fields("Pod", _POD_SPEC, obj)
         decoded = convert(kind, obj)
     except BadInput as fault:
         raise several((*texts_of(fault), *(f"{name}: {text}" for text in wrong))) from fault

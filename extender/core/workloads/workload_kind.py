@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Required, get_args, get_origin
 
 import msgspec
 
@@ -239,33 +239,36 @@ PodCount = Annotated[int, msgspec.Meta(ge=0, le=PODS_MAX)]  # each one is a pod 
 PodSize = Annotated[int, msgspec.Meta(ge=1, le=PODS_MAX)]
 
 
-class ReadFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base class: fields are in camelCase; null is a field that is not set."""
+METADATA_FIELDS: Final = {"labels": dict[str, str], "annotations": dict[str, str]}
+# what no plan reads of the spec of a pod; the rest is checked as that of a pod
+POD_FIELDS: Final = {"restartPolicy": Literal["Always", "Never", "OnFailure"]}
+TEMPLATE_FIELDS: Final = {"metadata": METADATA_FIELDS, "spec": POD_FIELDS}
+# of a container; the quantities are checked as those of a pod
+RESOURCE_FIELDS: Final = {
+    "requests": dict[str, Any],
+    "limits": dict[str, Any],
+    "claims": list[dict[str, Any]],
+}
 
 
-class LabelFields(ReadFields, frozen=True, kw_only=True):
-    """The metadata of a template."""
+def fields_type(name: str, fields: Mapping[str, Any]) -> type[msgspec.Struct]:
+    """Return a type of objects with these fields; one that is not `Required` may be missing or null.
 
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-
-
-class PodFields(ReadFields, frozen=True, kw_only=True):
-    """What no plan reads of the spec of a pod; the rest is checked as that of a pod."""
-
-    restart_policy: Literal["Always", "Never", "OnFailure"] | None = None
-
-
-class TemplateFields(ReadFields, frozen=True, kw_only=True):
-    """A pod template."""
-
-    metadata: LabelFields | None = None
-    spec: PodFields | None = None
+    Args:
+        fields: The type of each field by its name in the API. A dict has the fields of an object, or with `*` those of
+            each value of a map; a list has those of its items.
+    """
+    described: list[Any] = []
+    for field, value in fields.items():
+        is_required = get_origin(value) is Required
+        of = _field_type(field, get_args(value)[0] if is_required else value)
+        described.append((field, of) if is_required else (field, of | None, None))
+    return msgspec.defstruct(name, described, frozen=True, kw_only=True, module=__name__)
 
 
-class ResourceFields(ReadFields, frozen=True, kw_only=True):
-    """Resources of a container; the quantities are checked as those of a pod."""
-
-    requests: dict[str, Any] | None = None
-    limits: dict[str, Any] | None = None
-    claims: list[dict[str, Any]] | None = None
+def _field_type(name: str, of: Any) -> Any:  # noqa: ANN401 -- a type, or a description of one
+    if isinstance(of, list):
+        return tuple[_field_type(name, of[0]), ...]  # type: ignore[misc]  # computed
+    if isinstance(of, dict) and "*" in of:
+        return dict[str, _field_type(name, of["*"])]  # type: ignore[misc]  # computed
+    return fields_type(name, of) if isinstance(of, dict) else of

@@ -12,21 +12,21 @@ released): one PodGroup for the whole JobSet, or one for the ReplicatedJobs of e
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Required
 
 import msgspec
 
 from extender.core.model.pod_groups import CHILDREN_MAX
 from extender.core.workloads.kinds.job_kind import INDEX_LABEL as PODJOB_INDEX_LABEL
-from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME_LABEL
 from extender.core.workloads.kinds.job_kind import (
-    JobFields,
+    JOB_FIELDS,
     all_at_once,
     job_problems,
     old_labels,
     pods_at_once,
     restart_policy,
 )
+from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME_LABEL
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part, PartStep
 from extender.core.workloads.tree_policy import (
@@ -38,16 +38,16 @@ from extender.core.workloads.tree_policy import (
     refusal_of,
 )
 from extender.core.workloads.workload_kind import (
+    METADATA_FIELDS,
     PODS_MAX,
+    RESOURCE_FIELDS,
     UID_PIECE,
-    LabelFields,
     Notice,
     PodCount,
-    ReadFields,
-    ResourceFields,
     RuntimePatch,
     WorkloadKind,
     WorkloadParts,
+    fields_type,
     has_condition,
     is_suspended,
     managed_by_other,
@@ -695,41 +695,28 @@ _IN_ONE_LEAF_CEL = (
 )
 
 
-class _JobTemplateFields(ReadFields, frozen=True, kw_only=True):
-    metadata: LabelFields | None = None
-    spec: JobFields | None = None
-
-
-class _DependencyFields(ReadFields, frozen=True, kw_only=True):
-    name: str
-    status: Literal["Ready", "Complete"]
-
-
-class _ReplicatedJobFields(ReadFields, frozen=True, kw_only=True):
-    name: str
-    replicas: PodCount | None = None
-    template: _JobTemplateFields | None = None
-    depends_on: tuple[_DependencyFields, ...] | None = None
-
-
-class _StartupFields(ReadFields, frozen=True, kw_only=True):
-    startup_policy_order: Literal["AnyOrder", "InOrder"] | None = None
-
-
-class _JobSetFields(ReadFields, frozen=True, kw_only=True):
-    replicated_jobs: tuple[_ReplicatedJobFields, ...] | None = None
-    startup_policy: _StartupFields | None = None
-    suspend: bool | None = None
-    managed_by: str | None = None
-    scheduling: dict[str, Any] | None = None
-
+_REPLICATED_JOB_FIELDS: Mapping[str, Any] = {
+    "name": Required[str],
+    "replicas": PodCount,
+    "template": {"metadata": METADATA_FIELDS, "spec": JOB_FIELDS},
+    "dependsOn": [{"name": Required[str], "status": Required[Literal["Ready", "Complete"]]}],
+}
 
 JOBSET = WorkloadKind(
     kind="JobSet",
     group="jobset.x-k8s.io",
     versions=("v1alpha2",),
     plural="jobsets",
-    spec_type=_JobSetFields,
+    spec_type=fields_type(
+        "JobSetSpec",
+        {
+            "replicatedJobs": [_REPLICATED_JOB_FIELDS],
+            "startupPolicy": {"startupPolicyOrder": Literal["AnyOrder", "InOrder"]},
+            "suspend": bool,
+            "managedBy": str,
+            "scheduling": dict[str, Any],
+        },
+    ),
     name_rules=(
         NameRule(
             when=(LabelCondition(key=LEAF_LABEL, value=PER_REPLICATED_JOB),),
@@ -769,25 +756,6 @@ JOBSET = WorkloadKind(
 TRAINJOB_MANAGER = "trainer.kubeflow.org/trainjob-controller"
 
 
-class _RuntimeRefFields(ReadFields, frozen=True, kw_only=True):
-    name: str | None = None
-    kind: str | None = None
-    api_group: str | None = None
-
-
-class _TrainerFields(ReadFields, frozen=True, kw_only=True):
-    num_nodes: PodCount | None = None
-    resources_per_node: ResourceFields | None = None
-
-
-class _TrainJobFields(ReadFields, frozen=True, kw_only=True):
-    runtime_ref: _RuntimeRefFields | None = None
-    trainer: _TrainerFields | None = None
-    runtime_patches: list[dict[str, Any]] | None = None
-    suspend: bool | None = None
-    managed_by: str | None = None
-
-
 TRAINJOB = WorkloadKind(
     kind="TrainJob",
     group="trainer.kubeflow.org",
@@ -801,7 +769,16 @@ TRAINJOB = WorkloadKind(
     ),
     gang_modes=("all", "per-replicated-job", "per-job"),  # of its JobSet
     parts=None,
-    spec_type=_TrainJobFields,
+    spec_type=fields_type(
+        "TrainJobSpec",
+        {
+            "runtimeRef": {"name": str, "kind": str, "apiGroup": str},
+            "trainer": {"numNodes": PodCount, "resourcesPerNode": RESOURCE_FIELDS},
+            "runtimePatches": list[dict[str, Any]],
+            "suspend": bool,
+            "managedBy": str,
+        },
+    ),
     finished=lambda workload: has_condition(workload, "Complete", "Failed"),
     suspended=is_suspended,
     kept_out=lambda workload: managed_by_other(workload, TRAINJOB_MANAGER),

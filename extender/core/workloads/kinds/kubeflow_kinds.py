@@ -18,14 +18,14 @@ from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameR
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, PartStep
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
 from extender.core.workloads.workload_kind import (
+    TEMPLATE_FIELDS,
     Count,
     Notice,
     PodCount,
     PodLabels,
-    ReadFields,
-    TemplateFields,
     WorkloadKind,
     WorkloadParts,
+    fields_type,
     has_condition,
     managed_by_other,
     number,
@@ -52,22 +52,6 @@ _WAITS_FOR_MASTER: Final[Mapping[str, Any]] = {
         "limits": {"cpu": "100m", "memory": "20Mi"},
     },
 }
-
-
-class _ReplicaFields(ReadFields, frozen=True, kw_only=True):
-    replicas: PodCount | None = None
-    restart_policy: Literal["Always", "OnFailure", "Never", "ExitCode"] | None = None
-    template: TemplateFields | None = None
-
-
-class _RunPolicyFields(ReadFields, frozen=True, kw_only=True):
-    suspend: bool | None = None
-    managed_by: str | None = None
-
-
-class _ElasticFields(ReadFields, frozen=True, kw_only=True):
-    min_replicas: PodCount | None = None
-    max_replicas: PodCount | None = None
 
 
 class _Framework(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,16 +236,20 @@ def _pod_name(framework: _Framework, workload: WorkloadObject, labels: Mapping[s
 
 
 def _kind(framework: _Framework) -> WorkloadKind:
-    fields: list[Any] = [
-        (framework.field, dict[str, _ReplicaFields] | None, None),
-        ("runPolicy", _RunPolicyFields | None, None),
-    ]
+    replica = {
+        "replicas": PodCount,
+        "restartPolicy": Literal["Always", "OnFailure", "Never", "ExitCode"],
+        "template": TEMPLATE_FIELDS,
+    }
+    fields: dict[str, Any] = {
+        framework.field: {"*": replica},
+        "runPolicy": {"suspend": bool, "managedBy": str},
+    }
     if framework.elastic:
-        fields.append(("elasticPolicy", _ElasticFields | None, None))
+        fields["elasticPolicy"] = {"minReplicas": PodCount, "maxReplicas": PodCount}
     if framework.kind == "MPIJob":
-        policy = Literal["AtStartup", "WaitForWorkersReady"] | None
-        fields.append(("launcherCreationPolicy", policy, None))
-        fields.append(("slotsPerWorker", Count | None, None))
+        fields["launcherCreationPolicy"] = Literal["AtStartup", "WaitForWorkersReady"]
+        fields["slotsPerWorker"] = Count
 
     def parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
         del policy, observed
@@ -272,9 +260,7 @@ def _kind(framework: _Framework) -> WorkloadKind:
         group="kubeflow.org",
         versions=(framework.version,),
         plural=f"{framework.kind.lower()}s",
-        spec_type=msgspec.defstruct(
-            f"{framework.kind}Fields", fields, frozen=True, kw_only=True, module=__name__
-        ),
+        spec_type=fields_type(f"{framework.kind}Spec", fields),
         name_rules=(
             NameRule(
                 when=(LabelCondition(key=OPERATOR_LABEL, value=framework.operator),),

@@ -46,14 +46,14 @@ from extender.core.workloads.tree_policy import (
     refusal_of,
 )
 from extender.core.workloads.workload_kind import (
+    TEMPLATE_FIELDS,
     UID_PIECE,
     Notice,
     PodCount,
     PodSize,
-    ReadFields,
-    TemplateFields,
     WorkloadKind,
     WorkloadParts,
+    fields_type,
     number,
     only_whole,
     scheduling_block,
@@ -587,33 +587,27 @@ def _pod_name(workload: WorkloadObject, labels: Mapping[str, str]) -> str:
     return leader if worker == "0" else f"{leader}-{worker}"
 
 
-class _SubgroupFields(ReadFields, frozen=True, kw_only=True):
-    sub_group_size: PodSize | None = None
-    sub_group_policy_type: Literal["LeaderWorker", "LeaderExcluded"] | None = None
-
-
-class _LeaderWorkerFields(ReadFields, frozen=True, kw_only=True):
-    size: PodSize | None = None
-    leader_template: TemplateFields | None = None
-    worker_template: TemplateFields | None = None
-    sub_group_policy: _SubgroupFields | None = None
-
-
-class LeaderWorkerSetFields(ReadFields, frozen=True, kw_only=True):
-    """The spec of a LeaderWorkerSet, and of a role of a DisaggregatedSet."""
-
-    replicas: PodCount | None = None
-    startup_policy: Literal["LeaderCreated", "LeaderReady"] | None = None
-    scheduling: dict[str, Any] | None = None
-    leader_worker_template: _LeaderWorkerFields | None = None
-
+SPEC_FIELDS: Final[Mapping[str, Any]] = {
+    "replicas": PodCount,
+    "startupPolicy": Literal["LeaderCreated", "LeaderReady"],
+    "scheduling": dict[str, Any],
+    "leaderWorkerTemplate": {
+        "size": PodSize,
+        "leaderTemplate": TEMPLATE_FIELDS,
+        "workerTemplate": TEMPLATE_FIELDS,
+        "subGroupPolicy": {
+            "subGroupSize": PodSize,
+            "subGroupPolicyType": Literal["LeaderWorker", "LeaderExcluded"],
+        },
+    },
+}
 
 LEADERWORKERSET = WorkloadKind(
     kind="LeaderWorkerSet",
     group="leaderworkerset.x-k8s.io",
     versions=("v1",),
     plural="leaderworkersets",
-    spec_type=LeaderWorkerSetFields,
+    spec_type=fields_type("LeaderWorkerSetSpec", SPEC_FIELDS),
     name_rules=replica_rules(LabelValue(key=NAME_LABEL)),
     name_label=NAME_LABEL,
     pod_labels=pod_labels,

@@ -7,7 +7,7 @@ group, and those of the first `minAvailable` replicas of each scaling group. A f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Required
 
 import msgspec
 
@@ -15,12 +15,12 @@ from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.kinds.podgang_kind import CLIQUE_LABEL, SCHEDULER_LABEL
 from extender.core.workloads.workload_kind import (
+    METADATA_FIELDS,
+    POD_FIELDS,
     PODS_MAX,
-    LabelFields,
     PodCount,
-    PodFields,
     PodSize,
-    ReadFields,
+    fields_type,
     number,
 )
 from extender.core.workloads.workload_object import WorkloadObject
@@ -288,47 +288,38 @@ def _topology_name(part: _Item) -> str:
     return str((part.get("topologyConstraint") or {}).get("topologyName") or "")
 
 
-class _PackFields(ReadFields, frozen=True, kw_only=True):
-    required: str | None = None
-    preferred: str | None = None
-
-
-class _ConstraintFields(ReadFields, frozen=True, kw_only=True):
-    topology_name: str | None = None
-    pack: _PackFields | None = None
-    pack_domain: str | None = None  # the older form of pack.required
-
-
-class _CliqueSpecFields(ReadFields, frozen=True, kw_only=True):
-    replicas: PodCount | None = None
-    min_available: PodSize | None = None
-    starts_after: tuple[str, ...] | None = None
-    pod_spec: PodFields | None = None
-
-
-class _CliqueFields(LabelFields, frozen=True, kw_only=True):
-    name: str
-    spec: _CliqueSpecFields | None = None
-    topology_constraint: _ConstraintFields | None = None
-
-
-class _ScalingGroupFields(ReadFields, frozen=True, kw_only=True):
-    name: str
-    clique_names: tuple[str, ...] | None = None
-    replicas: PodCount | None = None
-    min_available: PodSize | None = None
-    topology_constraint: _ConstraintFields | None = None
-
-
-class _CliqueTemplateFields(ReadFields, frozen=True, kw_only=True):
-    cliques: tuple[_CliqueFields, ...] | None = None
-    pod_clique_scaling_groups: tuple[_ScalingGroupFields, ...] | None = None
-    priority_class_name: str | None = None
-    topology_constraint: _ConstraintFields | None = None
-
-
-class PodCliqueSetFields(ReadFields, frozen=True, kw_only=True):
-    """The spec of a PodCliqueSet."""
-
-    replicas: PodCount | None = None
-    template: _CliqueTemplateFields | None = None
+_CONSTRAINT_FIELDS: Mapping[str, Any] = {
+    "topologyName": str,
+    "pack": {"required": str, "preferred": str},
+    "packDomain": str,  # the older form of pack.required
+}
+_CLIQUE_FIELDS: Mapping[str, Any] = {
+    **METADATA_FIELDS,  # of its pods
+    "name": Required[str],
+    "spec": {
+        "replicas": PodCount,
+        "minAvailable": PodSize,
+        "startsAfter": [str],
+        "podSpec": POD_FIELDS,
+    },
+    "topologyConstraint": _CONSTRAINT_FIELDS,
+}
+_SCALING_GROUP_FIELDS: Mapping[str, Any] = {
+    "name": Required[str],
+    "cliqueNames": [str],
+    "replicas": PodCount,
+    "minAvailable": PodSize,
+    "topologyConstraint": _CONSTRAINT_FIELDS,
+}
+PODCLIQUESET_SPEC = fields_type(
+    "PodCliqueSetSpec",
+    {
+        "replicas": PodCount,
+        "template": {
+            "cliques": [_CLIQUE_FIELDS],
+            "podCliqueScalingGroups": [_SCALING_GROUP_FIELDS],
+            "priorityClassName": str,
+            "topologyConstraint": _CONSTRAINT_FIELDS,
+        },
+    },
+)

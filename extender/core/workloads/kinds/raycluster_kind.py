@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Required
 
 import msgspec
 
@@ -17,14 +17,14 @@ from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import TreePolicy
 from extender.core.workloads.workload_kind import (
+    RESOURCE_FIELDS,
+    TEMPLATE_FIELDS,
     Count,
     HeldWorkload,
     PodCount,
-    ReadFields,
-    ResourceFields,
-    TemplateFields,
     WorkloadKind,
     WorkloadParts,
+    fields_type,
     is_suspended,
     managed_by_other,
     number,
@@ -281,35 +281,6 @@ def _of_rayservice(rayservice: Mapping[str, Any]) -> HeldWorkload:
     )
 
 
-class _HeadFields(ReadFields, frozen=True, kw_only=True):
-    labels: dict[str, str] | None = None
-    template: TemplateFields | None = None
-
-
-class _AutoscalerFields(ReadFields, frozen=True, kw_only=True):
-    resources: ResourceFields | None = None
-
-
-class _WorkerGroupFields(ReadFields, frozen=True, kw_only=True):
-    group_name: str
-    replicas: PodCount | None = None
-    min_replicas: PodCount | None = None
-    max_replicas: Count | None = None
-    num_of_hosts: PodCount | None = None
-    suspend: bool | None = None
-    labels: dict[str, str] | None = None
-    template: TemplateFields | None = None
-
-
-class _RayClusterFields(ReadFields, frozen=True, kw_only=True):
-    enable_in_tree_autoscaling: bool | None = None
-    autoscaler_options: _AutoscalerFields | None = None
-    head_group_spec: _HeadFields | None = None
-    worker_group_specs: tuple[_WorkerGroupFields, ...] | None = None
-    suspend: bool | None = None
-    managed_by: str | None = None
-
-
 def _pod_labels(
     workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
 ) -> Mapping[str, str]:
@@ -334,12 +305,33 @@ def _pod_labels(
     }
 
 
+_WORKER_GROUP_FIELDS: Mapping[str, Any] = {
+    "groupName": Required[str],
+    "replicas": PodCount,
+    "minReplicas": PodCount,
+    "maxReplicas": Count,
+    "numOfHosts": PodCount,
+    "suspend": bool,
+    "labels": dict[str, str],
+    "template": TEMPLATE_FIELDS,
+}
+
 RAYCLUSTER = WorkloadKind(
     kind="RayCluster",
     group="ray.io",
     versions=("v1",),
     plural="rayclusters",
-    spec_type=_RayClusterFields,
+    spec_type=fields_type(
+        "RayClusterSpec",
+        {
+            "enableInTreeAutoscaling": bool,
+            "autoscalerOptions": {"resources": RESOURCE_FIELDS},
+            "headGroupSpec": {"labels": dict[str, str], "template": TEMPLATE_FIELDS},
+            "workerGroupSpecs": [_WORKER_GROUP_FIELDS],
+            "suspend": bool,
+            "managedBy": str,
+        },
+    ),
     name_rules=tuple(
         NameRule(when=(), head=LabelValue(key=NAME_LABEL), rest=(_BETWEEN, LabelValue(key=key)))
         for key in (REPLICA_LABEL, GROUP_LABEL)
