@@ -107,13 +107,11 @@ class Informer:
         clock: Clock,
         applied: Callable[[], None],
         chance: random.Random | None = None,
-        idle_s: float = IDLE_S,
     ) -> None:
         """Start with an empty copy; `run` fills it.
 
         Args:
             applied: Called after every batch of changes.
-            idle_s: A watch without data for this long is opened again.
         """
         self.resource = resource
         self._synced = False
@@ -125,7 +123,6 @@ class Informer:
         self._clock = clock
         self._applied = applied
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
-        self._idle_s = idle_s
         # Name -> UID and version: whole objects would cost 50,000 pods a few hundred MiB.
         self._identities: dict[tuple[str, str], tuple[str, str]] = {}
         self._version = ""
@@ -406,7 +403,7 @@ class Informer:
             **dict(self.resource.query),
         }
         try:
-            async with self._server.watch(self.resource.path, query, idle_s=self._idle_s) as pieces:
+            async with self._server.watch(self.resource.path, query, idle_s=IDLE_S) as pieces:
                 self._mark_received()
                 began_ms = self._received_ms
                 self.trouble = ""

@@ -46,7 +46,6 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import CHILDREN_MAX, kind_of
-from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.core.workloads.kind_table import OBJECT_KINDS
 from extender.ports.access_ports import AUDIENCE, RESOURCE, AccessRight, Caller
 from extender.ports.cluster_ports import Condition, K8sEvent
@@ -90,7 +89,8 @@ class KubernetesCluster:
         self._world = ObjectStore(guards=True, max_children=max_children)
         self._statuses = GroupStatusWriter(server, clock)
         self._recorder = EventRecorder(server, clock, instance=instance or socket.gethostname())
-        self._workloads = WorkloadInformers(server, OBJECT_KINDS, clock)
+        self.workloads = WorkloadInformers(server, OBJECT_KINDS, clock)
+        self.admission_checks = self.workloads  # of Kueue
         # what its parts do for the ports, with the same arguments
         pods, log_head = PodWriter(server, clock), LogHeadConfigMap(server)
         self.priority_classes = self._world.priorities.documents
@@ -99,6 +99,7 @@ class KubernetesCluster:
         self.explain_waiting, self.mark_disrupted = pods.explain_waiting, pods.mark_disrupted
         self.evict, self.ending = pods.evict, pods.ending
         self.published, self.publish = log_head.published, log_head.publish
+        self.set_finalizers = functools.partial(write_finalizers, server)
         self.dry_runs = functools.partial(dry_runs, server, self._a_priority)
         self.scheduler_gates = (scheduler or SchedulerMetrics()).gates
         self.discovery_revision = 0
@@ -137,7 +138,7 @@ class KubernetesCluster:
         await self._server.__aenter__()
         self._answered_ms = self._clock.monotonic_ms()
         loops = {task.name: task.run for task in self._periodic_tasks()}
-        for name, run in (*loops.items(), ("workloads", self._workloads.run)):
+        for name, run in (*loops.items(), ("workloads", self.workloads.run)):
             task = asyncio.create_task(kept_running(name, run), name=f"cluster {name}")
             self._background.append(task)
 
@@ -229,16 +230,6 @@ class KubernetesCluster:
             await self._view_changed.wait(self._view_changed.revision)
         return self._world.view.revision
 
-    @property
-    def workloads(self) -> WorkloadInformers:
-        """Return the port to workload objects."""
-        return self._workloads
-
-    @property
-    def admission_checks(self) -> WorkloadInformers:
-        """Return the port to the AdmissionChecks of Kueue."""
-        return self._workloads
-
     def access_reviews(self, *, api_server_tokens: bool) -> KubernetesAccessReviews:
         """Return the port to the rights of readers.
 
@@ -275,10 +266,6 @@ class KubernetesCluster:
         if known_group is None or known_group.uid != uid:
             raise RequestRejected(f"conditions of {group}: it was deleted or recreated")
         await self._statuses.set_conditions(known_group, conditions)
-
-    async def set_finalizers(self, change: FinalizerChange) -> None:
-        """Write the finalizers of one of our groups; see the port."""
-        await write_finalizers(self._server, change)
 
     async def notice(self, notice: K8sEvent) -> None:
         """Record a Kubernetes Event, within the rate limits; see the port."""

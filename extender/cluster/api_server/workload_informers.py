@@ -317,7 +317,8 @@ class WorkloadStore:
         workload = workload_of(manifest)
         key = (workload.namespace, workload.name)
         before = self.view.templates.get(key)
-        if before is None or before.uid == workload.uid or _is_builtin(workload):
+        builtin = workload.api_version.startswith("scheduling.k8s.io/")
+        if before is None or before.uid == workload.uid or builtin:
             self._change(templates=self.view.templates.set(key, workload))
 
     def _put_check(self, manifest: api.WorkloadManifest) -> None:
@@ -389,10 +390,6 @@ def _without_owned(
     if workload.uid in left:
         left = left.delete(workload.uid)
     return owned.set(workload.owner.uid, left) if left else owned.delete(workload.owner.uid)
-
-
-def _is_builtin(workload: WorkloadObject) -> bool:
-    return workload.api_version.startswith("scheduling.k8s.io/")
 
 
 def is_covered(manifest: api.WorkloadManifest) -> bool:

@@ -185,13 +185,8 @@ def _expand_plain_pods(
             )
             expansion.warnings.append(f"{workload}: metadata.labels[{TOTAL_LABEL}]: {text}")
         for spec in tree.groups:
-            group = group_from(spec)
-            metadata = msgspec.structs.replace(
-                group.metadata,
-                namespace=namespace,
-                creation_timestamp=members[0].obj.metadata.creation_timestamp,
-            )
-            group = msgspec.structs.replace(group, metadata=metadata)
+            created = members[0].obj.metadata.creation_timestamp
+            group = with_metadata(group_from(spec), namespace=namespace, creation_timestamp=created)
             where = f"{members[0].where}, {workload}"
             expansion.plain.append(Entry(obj=group, where=where, role=Role.WANTED))
             expansion.origins[GroupKey(namespace, name, "PodGroup")] = GroupOrigin(
@@ -634,28 +629,25 @@ def _labelled(
     workload = workload_of(manifest)
     if next(pod_templates(kind.template_paths, workload.spec), None) is not None:
         stamped = with_template_labels(kind, workload, label)
-        metadata = msgspec.structs.replace(manifest.metadata, annotations=dict(stamped.annotations))
-        return msgspec.structs.replace(manifest, spec=stamped.spec, metadata=metadata)
+        manifest = with_metadata(manifest, annotations=dict(stamped.annotations))
+        return msgspec.structs.replace(manifest, spec=stamped.spec)
     metadata = manifest.metadata
     if kind.template_paths or TREE_LABEL in metadata.labels:
         return manifest
-    metadata = msgspec.structs.replace(
-        metadata,
+    return with_metadata(
+        manifest,
         labels={**metadata.labels, TREE_LABEL: label},
         annotations={**metadata.annotations, SOURCE_ANNOTATION: NAMESPACE},
     )
-    return msgspec.structs.replace(manifest, metadata=metadata)
 
 
 def _owned_by(owner: WorkloadObject, manifest: api.WorkloadManifest) -> api.WorkloadManifest:
     """Return a workload whose controlling owner has the UID of the object in the files that it names."""
-    metadata = manifest.metadata
     references = tuple(
         msgspec.structs.replace(reference, uid=owner.uid) if reference.controller else reference
-        for reference in metadata.owner_references
+        for reference in manifest.metadata.owner_references
     )
-    metadata = msgspec.structs.replace(metadata, owner_references=references)
-    return msgspec.structs.replace(manifest, metadata=metadata)
+    return with_metadata(manifest, owner_references=references)
 
 
 _LabelsFor = Callable[[Mapping[str, Any]], Mapping[str, str]]

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.manifest_entries import AnyEntry, Role
+from extender.cluster.manifests.manifest_entries import AnyEntry, Role, with_metadata
 from extender.cluster.manifests.manifest_validation import check
 from extender.cluster.read.object_decoding import (
     BUILTIN_GROUP,
@@ -89,10 +89,7 @@ def with_leaf(pod: api.Pod) -> api.Pod:
         node_name=pod.spec.node_name,
         scheduler_name=pod.spec.scheduler_name,
     )
-    if not added:
-        return pod
-    metadata = msgspec.structs.replace(metadata, labels={**metadata.labels, **added})
-    return msgspec.structs.replace(pod, metadata=metadata)
+    return with_metadata(pod, labels={**metadata.labels, **added}) if added else pod
 
 
 def check_number_of_pods(workload: WorkloadObject, leaves: Iterable[Leaf]) -> None:
@@ -155,12 +152,8 @@ def pods_of_leaf(
         pod = templates[id(template)]
         labels = labels_of(number)
         name = pod_name(workload, labels) if pod_name is not None else ""
-        named = msgspec.structs.replace(
-            pod.metadata,
-            name=name or f"{leaf.name}-{number}",
-            labels={**pod.metadata.labels, **labels},
-        )
-        yield msgspec.structs.replace(pod, metadata=named)
+        labels = {**pod.metadata.labels, **labels}
+        yield with_metadata(pod, name=name or f"{leaf.name}-{number}", labels=labels)
 
 
 def _pod_of(

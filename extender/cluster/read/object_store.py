@@ -451,7 +451,11 @@ class ObjectStore:
         """
         name = claim.storage_class_name
         if name is None:
-            defaults = [key[1] for key, storage in self._classes.items() if _is_default(storage)]
+            defaults = [
+                key[1]
+                for key, storage in self._classes.items()
+                if any(storage.metadata.annotations.get(k) == "true" for k in _DEFAULT_CLASS)
+            ]
             # of several the newest, not known here
             name = defaults[0] if len(defaults) == 1 else ""
         of = self._classes.get(("", name)) if name else None
@@ -477,7 +481,8 @@ class ObjectStore:
             self._volumes[name] = volume
         old = before.storage_class if before is not None else ""
         new = volume.storage_class if volume is not None else ""
-        self._derive_claimed(name)
+        for claim in sorted(self._claimed.get(name, ())):
+            self._derive_users(claim)
         if old == new:
             return
         self._volumes_of_class.subtract([old])
@@ -507,10 +512,6 @@ class ObjectStore:
 
     def _derive_all_users(self) -> None:
         for claim in sorted(self._users):
-            self._derive_users(claim)
-
-    def _derive_claimed(self, volume: Name) -> None:
-        for claim in sorted(self._claimed.get(volume, ())):
             self._derive_users(claim)
 
 
@@ -563,10 +564,6 @@ def _has_class_to_read(api_pod: api.Pod) -> bool:
     """Return whether priority or preemption policy are those of the class, as in files; an API server writes both."""
     spec = api_pod.spec
     return spec.priority is None or bool(spec.priority_class_name and not spec.preemption_policy)
-
-
-def _is_default(of: api.StorageClass) -> bool:
-    return any(of.metadata.annotations.get(key) == "true" for key in _DEFAULT_CLASS)
 
 
 def _reach(volume: api.PersistentVolume) -> tuple[NodeSelector, ...]:

@@ -71,6 +71,7 @@ class RecordedCluster(ABC):
     """The `Cluster` port on objects in memory, but for how they change and where the log head is published."""
 
     control_plane: Final = None  # there is neither kube-apiserver nor kube-scheduler
+    admission_checks: Final = None  # Kueue reads neither files nor simulated objects
 
     def __init__(self, clock: Clock, max_children: int) -> None:
         """Start without objects."""
@@ -89,10 +90,6 @@ class RecordedCluster(ABC):
 
     def access_reviews(self, *, api_server_tokens: bool) -> None:  # noqa: B027 -- it is complete
         """Return None: there are no rights of readers."""
-
-    @property  # noqa: B027 -- it is complete
-    def admission_checks(self) -> None:
-        """Return None: Kueue reads neither files nor simulated objects."""
 
     @abstractmethod
     async def _write(self, record: Record) -> None:

@@ -84,8 +84,11 @@ def _leaves(framework: _Framework, workload: WorkloadObject) -> Iterator[Leaf]:
     for role, replicas in framework.replicas(workload).items():
         default = framework.worker_default if role == "Worker" else 1
         count = number(replicas, "replicas", default)
-        elastic = framework.elastic and role == "Worker"
-        low, most = _elastic(workload, count) if elastic else (count, count)
+        elastic = {}
+        if framework.elastic and role == "Worker":
+            elastic = workload.spec.get("elasticPolicy") or {}
+        low = min(count, number(elastic, "minReplicas", count))
+        most = max(count, number(elastic, "maxReplicas", count))
         if most == 0:
             continue
         # A pod that has succeeded is not made again: those that are left are waited for, and not the whole number.
@@ -100,13 +103,6 @@ def _leaves(framework: _Framework, workload: WorkloadObject) -> Iterator[Leaf]:
             template=_template(framework, workload, role),
             one_by_one=low < most,
         )
-
-
-def _elastic(workload: WorkloadObject, replicas: int) -> tuple[int, int]:
-    """Return the least and the largest number of workers."""
-    elastic = workload.spec.get("elasticPolicy") or {}
-    low = min(replicas, number(elastic, "minReplicas", replicas))
-    return low, max(replicas, number(elastic, "maxReplicas", replicas))
 
 
 def _template(framework: _Framework, workload: WorkloadObject, role: str) -> Mapping[str, Any]:

@@ -67,7 +67,9 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
     del policy
     head = _head_template(workload)
     children: list[Part] = [_leaf(_name(workload, HEAD), "head", head, 1, 1, 1)]
-    used = _names_in_use(workload, observed)
+    matches = (split_name(_REPLICA, workload.name, use.name) for use in observed.uses if use.pods)
+    # what follows the name of the cluster in the leaves that have pods
+    used = frozenset(match["replica"] for match in matches if match is not None)
     for group in _worker_groups(workload):
         part = _worker_part(workload, group, used)
         if part is not None:
@@ -115,12 +117,6 @@ def _worker_groups(workload: WorkloadObject) -> tuple[WorkerGroup, ...]:
 
 def _name(workload: WorkloadObject, part: str) -> str:
     return joined_name(workload.name, f"{_BETWEEN}{part}")
-
-
-def _names_in_use(workload: WorkloadObject, observed: Observed) -> frozenset[str]:
-    """Return what follows the name of the cluster in the leaves that have pods."""
-    matches = (split_name(_REPLICA, workload.name, use.name) for use in observed.uses if use.pods)
-    return frozenset(match["replica"] for match in matches if match is not None)
 
 
 def _worker_part(workload: WorkloadObject, group: WorkerGroup, used: frozenset[str]) -> Part | None:
