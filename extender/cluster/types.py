@@ -32,8 +32,6 @@ class Present(Part, frozen=True, kw_only=True):
 
 
 class OwnerReference(Part, frozen=True, kw_only=True):
-    """The owner of an object."""
-
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -42,8 +40,6 @@ class OwnerReference(Part, frozen=True, kw_only=True):
 
 
 class ObjectMeta(Whole, frozen=True, kw_only=True):
-    """The metadata of an object."""
-
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -133,16 +129,12 @@ class CsiSource(Part, frozen=True, kw_only=True):
 
 
 class PersistentVolumeSpec(Part, frozen=True, kw_only=True):
-    """The spec of a volume: its nodes and its driver."""
-
     node_affinity: VolumeNodeAffinity = VolumeNodeAffinity()
     storage_class_name: str = ""
     csi: CsiSource | None = None
 
 
 class PersistentVolume(KubernetesObject, frozen=True, kw_only=True):
-    """A volume of the cluster."""
-
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
 
 
@@ -155,14 +147,10 @@ class ClaimSpec(Whole, frozen=True, kw_only=True):
 
 
 class ClaimStatus(Part, frozen=True, kw_only=True):
-    """The status of a claim."""
-
     phase: str = ""  # Lost: it was bound, and its volume does not exist any more
 
 
 class PersistentVolumeClaim(KubernetesObject, Whole, frozen=True, kw_only=True):
-    """A claim of a volume."""
-
     spec: ClaimSpec = ClaimSpec()
     status: ClaimStatus = ClaimStatus()
 
@@ -197,8 +185,6 @@ class ResourceNeeds(Part, frozen=True, kw_only=True):
 
 
 class ContainerPort(Part, frozen=True, kw_only=True):
-    """A port of a container."""
-
     container_port: int = 0
     host_port: int = 0
     host_ip: str = field(default="", name="hostIP")
@@ -215,15 +201,11 @@ class Container(Part, frozen=True, kw_only=True):
 
 
 class PreferredNodes(Part, frozen=True, kw_only=True):
-    """A preferred term of node affinity."""
-
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
 class NodeAffinity(Part, frozen=True, kw_only=True):
-    """Node affinity."""
-
     required: RequiredNodes | None = field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
@@ -251,8 +233,6 @@ class PodAffinityTerm(Part, frozen=True, kw_only=True):
 
 
 class WeightedPodAffinityTerm(Part, frozen=True, kw_only=True):
-    """A preferred term about other pods."""
-
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
@@ -269,8 +249,6 @@ class PodAffinity(Part, frozen=True, kw_only=True):
 
 
 class Affinity(Part, frozen=True, kw_only=True):
-    """The affinity of a pod."""
-
     node_affinity: NodeAffinity = NodeAffinity()
     pod_affinity: PodAffinity = PodAffinity()
     pod_anti_affinity: PodAffinity = PodAffinity()
@@ -286,8 +264,6 @@ class PodToleration(Whole, frozen=True, kw_only=True):
 
 
 class SpreadConstraint(Part, frozen=True, kw_only=True):
-    """A topology spread constraint."""
-
     topology_key: str = ""
     when_unsatisfiable: str = "DoNotSchedule"
     max_skew: int = 1
@@ -299,8 +275,6 @@ class SpreadConstraint(Part, frozen=True, kw_only=True):
 
 
 class ClaimSource(Part, frozen=True, kw_only=True):
-    """A reference to a PersistentVolumeClaim."""
-
     claim_name: str
 
 
@@ -335,8 +309,6 @@ class SchedulingGroup(Part, frozen=True, kw_only=True):
 
 
 class PodSpec(Part, frozen=True, kw_only=True):
-    """The spec of a pod."""
-
     node_name: str = ""
     scheduler_name: str = "default-scheduler"
     priority: Priority | None = None
@@ -372,8 +344,6 @@ class ContainerStatus(Part, frozen=True, kw_only=True):
 
 
 class PodStatus(Part, frozen=True, kw_only=True):
-    """The status of a pod."""
-
     phase: str = ""
     reason: str = ""  # in CamelCase; set by the kubelet if it ended the pod
     message: str = ""  # for users; set together with the reason
@@ -389,44 +359,32 @@ class PodStatus(Part, frozen=True, kw_only=True):
 
 
 class Pod(KubernetesObject, frozen=True, kw_only=True):
-    """A pod."""
-
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
 
 class NodeTaint(Part, frozen=True, kw_only=True):
-    """A taint as stored."""
-
     key: str
     value: str = ""
     effect: TaintEffect
 
 
 class NodeSpec(Part, frozen=True, kw_only=True):
-    """The spec of a node."""
-
     unschedulable: bool = False
     taints: tuple[NodeTaint, ...] = ()
 
 
 class NodeStatus(Part, frozen=True, kw_only=True):
-    """The status of a node, reported by the kubelet."""
-
     capacity: Resources = field(default_factory=dict)
     allocatable: Resources = field(default_factory=dict)
 
 
 class Node(KubernetesObject, frozen=True, kw_only=True):
-    """A node."""
-
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
 class PriorityClass(KubernetesObject, frozen=True, kw_only=True):
-    """A named priority."""
-
     value: Priority = 0
     global_default: bool = False
     preemption_policy: Literal["PreemptLowerPriority", "Never"] = "PreemptLowerPriority"
@@ -444,8 +402,6 @@ class LimitRangeItem(Whole, frozen=True, kw_only=True):
 
 
 class LimitRangeSpec(Whole, frozen=True, kw_only=True):
-    """The spec of a LimitRange."""
-
     limits: tuple[LimitRangeItem, ...] = ()
 
 
@@ -591,21 +547,15 @@ class GroupSpec(GroupPolicies, frozen=True, kw_only=True):
 
 
 class GroupStatus(Part, frozen=True, kw_only=True):
-    """The status of a group."""
-
     conditions: tuple[StoredCondition, ...] = ()
 
 
 class PodGroup(KubernetesObject, Whole, frozen=True, kw_only=True):
-    """A group of pods."""
-
     spec: GroupSpec = GroupSpec()
     status: GroupStatus = GroupStatus()
 
 
 class CompositePodGroup(KubernetesObject, Whole, frozen=True, kw_only=True):
-    """A group of groups."""
-
     spec: GroupSpec = GroupSpec()
     status: GroupStatus = GroupStatus()
 
@@ -736,8 +686,6 @@ class TreeProfileSpec(Whole, frozen=True, kw_only=True):
 
 
 class TreeProfile(KubernetesObject, Whole, frozen=True, kw_only=True):
-    """A TreeProfile."""
-
     spec: TreeProfileSpec = TreeProfileSpec()
 
 
@@ -756,8 +704,6 @@ class BudgetStatus(Part, frozen=True, kw_only=True):
 
 
 class PodDisruptionBudget(KubernetesObject, frozen=True, kw_only=True):
-    """A budget."""
-
     spec: BudgetSpec = BudgetSpec()
     status: BudgetStatus = BudgetStatus()
 

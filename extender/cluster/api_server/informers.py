@@ -114,7 +114,9 @@ class Informer:
             applied: Called after every batch of changes.
         """
         self.resource = resource
-        self._synced = False
+        self.synced = (
+            False  # whether the copy has been complete, and nothing is known to be wrong with it
+        )
         # called when the copy may not be used until it is synced again
         self.on_unsynced: Callable[[], None] = lambda: None
         self.trouble = "not listed yet"  # the last error
@@ -136,16 +138,10 @@ class Informer:
         self._changes = ObjectChanges(clock.monotonic_ms)
         self._again: asyncio.TimerHandle | None = None
 
-    @property
-    def synced(self) -> bool:
-        """Return whether the copy has been complete, and nothing is known to be wrong with it."""
-        return self._synced
-
-    @synced.setter
-    def synced(self, synced: bool) -> None:
-        self._synced = synced
-        if not synced:
-            self.on_unsynced()
+    def _lose(self, trouble: str) -> None:
+        """Use the copy no more until it is listed again."""
+        self.synced, self.trouble = False, trouble
+        self.on_unsynced()
 
     @property
     def fresh_until_ms(self) -> int:
@@ -170,11 +166,9 @@ class Informer:
                     try:
                         await self.run()
                     except ResourceNotServed:
-                        self.synced = False
-                        self.trouble = "not served any more"
+                        self._lose("not served any more")
                         return
-                self.synced = False
-                self.trouble = "a defect of this service, see the log"
+                self._lose("a defect of this service, see the log")
                 await asyncio.sleep(self._faults.pause_s(label))
         finally:
             if self._again is not None:
@@ -192,7 +186,7 @@ class Informer:
                     await self._list()
                 await self._watch_until_outdated()
             except ResourceVersionExpired as expiry:
-                self.synced = False
+                self._lose(str(expiry))
                 self._note("copy may be wrong, listing again", str(expiry))
                 if self._failures:
                     await self._pause()
@@ -231,10 +225,7 @@ class Informer:
                     await self._moved.wait(revision)
             except TimeoutError:
                 if self.synced:
-                    self.synced, self.trouble = (
-                        False,
-                        "listing again, to be sure of the newest state",
-                    )
+                    self._lose("listing again, to be sure of the newest state")
                     if self._watching is not None:
                         self._watching.reschedule(asyncio.get_running_loop().time())
 
@@ -247,7 +238,7 @@ class Informer:
         """Delete every object of the copy: the resource is not served any more."""
         for key in list(self._identities):
             self._forget(key)
-        self.synced = False
+        self._lose(self.trouble)
         self._applied()
 
     def _note(self, message: str, reason: str) -> None:

@@ -35,7 +35,7 @@ from extender.cluster.read.object_decoding import (
     source_of,
     without_nulls,
 )
-from extender.cluster.read.unknown_fields import CHECKED, fields_not_read, unknown_names
+from extender.cluster.read.unknown_fields import fields_not_read, unknown_names
 from extender.core.model.errors import BadInput, several, texts_of
 from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.fields.field_check import field_notes
@@ -548,7 +548,7 @@ def _read_as(
         if kind is api.PodCliqueSet:  # of the others, the compiler refuses the tree
             wrong.extend(f"{note}; leave it out" for note in notes if note.kind == "constraint")
     ours = str(obj["apiVersion"]).startswith(f"{OUR_GROUP}/")
-    if isinstance(decoded, CHECKED):  # an API server of a later version may have more fields
+    if fields_not_read(kind) is not None:  # an API server of a later version may have more fields
         extra = field_problems(without_nulls(obj), kind, fields_not_read)
         (wrong if ours else unusual).extend(map(str, extra))
     if wrong:

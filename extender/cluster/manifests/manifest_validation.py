@@ -24,6 +24,7 @@ from extender.core.model.scheduling_constraints import (
     SliceLevel,
     slices_problem,
 )
+from extender.core.workloads.tree_policy import is_label_key, is_object_name
 
 TEMPLATES_MAX: Final = 8
 TOPOLOGY_MAX: Final = 1
@@ -38,13 +39,6 @@ _HONORS: Final = ("Honor", "Ignore")
 _EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 _POLICIES: Final = {"", "PreemptLowerPriority", "Never"}
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_SUBDOMAIN: Final = re.compile(
-    r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-)
-_LABEL_KEY: Final = re.compile(
-    r"((?=.{1,253}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-)
 
 ALL_OF_BASIC: Final = "all is meant for a gang, and the policy is basic; Kubernetes 1.38 refuses it in built-in objects (E11)"
 
@@ -91,7 +85,7 @@ def admission_warnings(obj: api.Readable) -> Iterator[str]:
     if not isinstance(obj, api.PodGroup | api.CompositePodGroup):
         return
     spec, refused = obj.spec, "an API server would refuse it"
-    if not _SUBDOMAIN.fullmatch(obj.metadata.name):
+    if not is_object_name(obj.metadata.name):
         yield f'{obj.label}: metadata.name: "{obj.metadata.name}" is not a valid name; {refused}'
     for field, key in _wrong_keys(spec):
         path = f"spec.schedulingConstraints.{field}"
@@ -130,7 +124,7 @@ def _wrong_keys(spec: api.GroupPolicies) -> Iterator[tuple[str, str]]:
         keys.append(("exclusive.key", constraints.exclusive.key))
     keys += [("near.key", near.key) for near in constraints.near]
     keys += [("slices.key", entry.key) for entry in constraints.slices]
-    yield from ((field, key) for field, key in keys if not _LABEL_KEY.fullmatch(key))
+    yield from ((field, key) for field, key in keys if not is_label_key(key))
 
 
 def _common(path: str, spec: api.GroupPolicies, *, composite: bool) -> Iterator[str]:
@@ -467,7 +461,7 @@ def _required(path: str, spec: api.GroupPolicies) -> Iterator[str]:
     if len(names) > least:
         yield f"{path}: {len(names)} names count towards minGroupCount, which is {least}; raise it"
     for name in names:
-        if not _SUBDOMAIN.fullmatch(name):
+        if not is_object_name(name):
             yield f'{path}: "{name}" is not a valid name'
 
 

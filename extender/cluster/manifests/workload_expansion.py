@@ -360,7 +360,10 @@ class _WorkloadExpansion(_FileWorkload):
             self._leave_alone(f"{_TREE_FIELD}: is off, so no tree is made")
             return
         profile = self._files.profiles.get(label)
-        if profile is not None and not profile.of(self._policy_source().kind).enabled:
+        if (
+            profile is not None
+            and not profile.of(self._source_of_policy(self._workload).kind).enabled
+        ):
             self._leave_alone(f"TreeProfile {label!r} does not enable the kind")
             return
         workload = with_template_labels(kind, workload, label)
@@ -409,7 +412,7 @@ class _WorkloadExpansion(_FileWorkload):
         """Return the annotation for the minimum of a role, before and behind the number; empty: no object of a user has it."""
         on = self._entry.annotated
         if on is None and not isinstance(self._entry.obj, api.PodCliqueSet):
-            on = f"on {self._policy_source()}"
+            on = f"on {self._source_of_policy(self._workload)}"
         return (f"annotation {MIN_ANNOTATION}: {role}=", f" {on}") if on else ("", "")
 
     # --- who decides
@@ -459,12 +462,9 @@ class _WorkloadExpansion(_FileWorkload):
             raise BadInput(f"spec.runtimeRef: {text}, or the JobSet that Trainer makes")
         return jobset_of(self._workload, spec)
 
-    def _policy_source(self) -> WorkloadObject:
-        return self._source_of_policy(self._workload)
-
     def _coverage(self) -> tuple[str, bool]:
         """Return the value of the tree label that covers the workload, and whether it has the label itself."""
-        source = self._policy_source()
+        source = self._source_of_policy(self._workload)
         label = self._workload.labels.get(TREE_LABEL) or source.labels.get(TREE_LABEL)
         if label:
             return label, is_requested(self._workload, source)

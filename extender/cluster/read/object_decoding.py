@@ -644,11 +644,7 @@ def workload_of(manifest: api.WorkloadManifest) -> WorkloadObject:
         deleting=metadata.deletion_timestamp is not None,
         labels=metadata.labels,
         annotations=metadata.annotations,
-        owner=None
-        if owner is None
-        else OwnerReference(
-            api_version=owner.api_version, kind=owner.kind, name=owner.name, uid=owner.uid
-        ),
+        owner=msgspec.convert(owner, OwnerReference, from_attributes=True) if owner else None,
         spec=manifest.spec,
         status=manifest.status,
     )

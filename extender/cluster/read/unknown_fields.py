@@ -49,16 +49,6 @@ _NOT_READ: Final[dict[type, frozenset[str]]] = {
     api.PersistentVolumeClaim: frozenset({"status"}),
     api.ClaimSpec: frozenset(("resources", "selector", "volumeMode", "dataSource", "dataSourceRef", "volumeAttributesClassName")),
 }  # fmt: skip
-CHECKED: Final = (
-    api.PodGroup,
-    api.CompositePodGroup,
-    api.Workload,
-    api.TreeProfile,
-    api.LimitRange,
-    api.RuntimeClass,
-    api.StorageClass,
-    api.PersistentVolumeClaim,
-)
 
 
 def fields_not_read(kind: type[Any]) -> frozenset[str] | None:

@@ -29,7 +29,8 @@ from extender.core.model.scheduling_constraints import (
     slices_problem,
 )
 from extender.core.workloads.fields.field_check import FieldNote, field_notes
-from extender.core.workloads.name_rules import NAME_MAX, joined_name
+from extender.core.workloads.name_rules import NAME_MAX as LEAF_NAME_MAX
+from extender.core.workloads.name_rules import joined_name
 from extender.core.workloads.native_groups import (
     SCHEDULING_BLOCK,
     AdoptedGroup,
@@ -51,6 +52,7 @@ from extender.core.workloads.tree_parts import (
     with_constraints,
 )
 from extender.core.workloads.tree_policy import (
+    NAME_MAX,
     Disruption,
     InvalidPolicy,
     KindPolicy,
@@ -61,6 +63,7 @@ from extender.core.workloads.tree_policy import (
     from_level,
     invalid_annotation,
     is_label_key,
+    is_object_name,
     missing_profile,
     read_policy,
     refusal_of,
@@ -220,9 +223,7 @@ def parts_of(part: Part) -> Iterable[Part]:
 # Changes whenever the same input may give other groups or notices; recorded with each compiled tree.
 TABLE_VERSION = 9
 
-_COMPOSITE_NAME_MAX = 253
 _HASH = "(-[0-9a-z]{10})?"  # that a controller may add to the name of a template
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 Outcome = Literal["compiled", "basic", "refused", "kept-out"]
 
@@ -703,10 +704,8 @@ def _podset_slices(
     several = annotations.get(_SLICE_LEVELS)
     if several is not None:
         if key or size:
-            return (
-                (),
-                f"{_SLICE_LEVELS} is there beside the annotations for one level; leave out one of the two",
-            )
+            text = "is there beside the annotations for one level; leave out one of the two"
+            return (), f"{_SLICE_LEVELS} {text}"
         try:
             entries = msgspec.json.decode(several, type=list[dict[str, str]], strict=False)
             levels = tuple(SliceLevel(e["topology"], int(e["size"])) for e in entries)
@@ -722,10 +721,8 @@ def _podset_slices(
             return (), f"{size or ''!r} of {_SLICE_SIZE} is not a number of at least 1, such as 4"
         levels = (SliceLevel(key, int(size)),)
     elif size is not None:
-        return (
-            (),
-            f"{size!r} of {_SLICE_SIZE} is there without {_KUEUE}slice-required-topology; add the key of a node label",
-        )
+        text = f"is there without {_KUEUE}slice-required-topology; add the key of a node label"
+        return (), f"{size!r} of {_SLICE_SIZE} {text}"
     else:
         return (), ""
     for level in levels:
@@ -784,8 +781,8 @@ def _check_names(workload: WorkloadObject, groups: Iterable[GroupSpec]) -> None:
     """Raise InvalidPolicy if a group cannot have its name, or two groups have one name."""
     taken = set()
     for group in groups:
-        longest = NAME_MAX if group.kind == "PodGroup" else _COMPOSITE_NAME_MAX
-        if not _NAME.fullmatch(group.name) or len(group.name) > longest:
+        longest = LEAF_NAME_MAX if group.kind == "PodGroup" else NAME_MAX
+        if not is_object_name(group.name, longest):
             text = (
                 f"a {group.kind} cannot have the name {group.name!r}; names of the workload and its parts may have "
                 f"lower case letters, digits and dashes, here at most {longest}"

@@ -52,7 +52,7 @@ LABEL_KEY = re.compile(
     r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_NAME_MAX = 253
+NAME_MAX = 253  # of an object
 KEY_PREFIX_MAX = 253  # of LABEL_KEY, before its slash
 _COUNT_MAX = 2**31 - 1
 
@@ -329,6 +329,11 @@ def is_label_key(text: str) -> bool:
     return bool(LABEL_KEY.fullmatch(text)) and (not slash or len(prefix) <= KEY_PREFIX_MAX)
 
 
+def is_object_name(text: str, most: int = NAME_MAX) -> bool:
+    """Return whether a text of at most `most` characters is the name of an object."""
+    return len(text) <= most and _SUBDOMAIN.fullmatch(text) is not None
+
+
 def not_a_key(key: str) -> str:
     """Return that a value is not the key of a node label."""
     return f"{key!r} is not the key of a node label, such as net/rack"
@@ -394,7 +399,7 @@ def _entries(workload: WorkloadObject, annotation: str) -> Iterator[tuple[str, s
 
 def _object_name(workload: WorkloadObject, annotation: str) -> str:
     name = workload.annotations.get(annotation, "")
-    if name and (len(name) > _NAME_MAX or not _SUBDOMAIN.fullmatch(name)):
+    if name and not is_object_name(name):
         raise invalid_annotation(workload, annotation, f"{name!r} is not the name of an object")
     return name
 

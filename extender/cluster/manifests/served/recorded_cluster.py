@@ -246,18 +246,9 @@ class RecordedCluster(ABC):
 
     async def notice(self, notice: K8sEvent) -> None:
         """Record a Kubernetes Event; a failure is logged, not raised."""
-        record = EventRecorded(
-            at_us=self._clock.now_us(),
-            kind=notice.kind,
-            namespace=notice.namespace,
-            name=notice.name,
-            uid=notice.uid,
-            reason=notice.reason,
-            message=notice.message,
-            warning=notice.warning,
-            action=notice.action,
-            related=notice.related,
-        )
+        fields = msgspec.structs.asdict(notice)
+        del fields["api_version"]
+        record = EventRecorded(at_us=self._clock.now_us(), **fields)
         try:
             await self._write(record)
         except ClusterUnavailable as fault:

@@ -84,7 +84,7 @@ def _leaves(framework: _Framework, workload: WorkloadObject) -> Iterator[Leaf]:
     for role, replicas in framework.replicas(workload).items():
         default = framework.worker_default if role == "Worker" else 1
         count = number(replicas, "replicas", default)
-        elastic = {}
+        elastic: Mapping[str, Any] = {}
         if framework.elastic and role == "Worker":
             elastic = workload.spec.get("elasticPolicy") or {}
         low = min(count, number(elastic, "minReplicas", count))

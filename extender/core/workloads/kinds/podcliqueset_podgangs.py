@@ -85,17 +85,12 @@ class _PodGangs:
             for name, clique in self._cliques.items()
         }
         parts = [
-            (f"cliques[{at}].spec", self._cliques[name].get("spec") or {}, pods[name], pods[name])
-            for at, name in enumerate(self._cliques)
+            (f"cliques[{at}].spec", clique.get("spec") or {}, pods[name], pods[name])
+            for at, (name, clique) in enumerate(self._cliques.items())
         ]
         parts += [
-            (
-                f"podCliqueScalingGroups[{at}]",
-                scaling_group,
-                number(scaling_group, "replicas", 1),
-                1,
-            )
-            for at, scaling_group in enumerate(self._scaling)
+            (f"podCliqueScalingGroups[{at}]", group, number(group, "replicas", 1), 1)
+            for at, group in enumerate(self._scaling)
         ]
         for place, part, replicas, least in parts:
             if (needed := number(part, "minAvailable", least)) > replicas:
@@ -107,14 +102,12 @@ class _PodGangs:
                     text = f"there is no clique {name!r}; there are {', '.join(self._cliques)}"
                     raise BadInput(f"spec.template.cliques[{at}].spec.startsAfter: {text}")
         grouped = (
-            number(scaling_group, "replicas", 1)
-            * sum(pods[name] for name in scaling_group.get("cliqueNames") or ())
-            for scaling_group in self._scaling
+            number(group, "replicas", 1)
+            * sum(pods[name] for name in group.get("cliqueNames") or ())
+            for group in self._scaling
         )
-        each = sum(count for name, count in pods.items() if name not in self._grouped) + sum(
-            grouped
-        )
-        total = number(self._owner.spec, "replicas", 0) * each
+        alone = (count for name, count in pods.items() if name not in self._grouped)
+        total = number(self._owner.spec, "replicas", 0) * (sum(alone) + sum(grouped))
         if total > PODS_MAX:
             raise BadInput(f"spec: asks for {total} pods at once, at most {PODS_MAX} are planned")
 
