@@ -24,21 +24,7 @@ from extender.cluster.manifests.manifest_entries import (
     ident_of,
     with_metadata,
 )
-from extender.cluster.manifests.served.journal import (
-    Bound,
-    CompositeWritten,
-    Conditions,
-    DeletedObject,
-    EventRecorded,
-    Evicted,
-    GateRemoved,
-    JournalOverlay,
-    MarkedDisrupted,
-    Nominated,
-    PodGroupWritten,
-    Record,
-    with_writes,
-)
+from extender.cluster.manifests.served import journal
 from extender.cluster.manifests.workload_expansion import ServedWorkloads
 from extender.cluster.manifests.workload_objects import owner_uid, stored_group
 from extender.cluster.read.object_decoding import group_of, workload_of
@@ -76,7 +62,7 @@ class RecordedCluster(ABC):
     def __init__(self, clock: Clock, max_children: int) -> None:
         """Start without objects."""
         self._clock = clock
-        self._overlay = JournalOverlay()
+        self._overlay = journal.JournalOverlay()
         self._world = ObjectStore(max_children=max_children)
         self.priority_classes = self._world.priorities.documents
         self.claims_named = self._world.claims_named
@@ -92,7 +78,7 @@ class RecordedCluster(ABC):
         """Return None: there are no rights of readers."""
 
     @abstractmethod
-    async def _write(self, record: Record) -> None:
+    async def _write(self, record: journal.Record) -> None:
         """Keep a record and apply it."""
 
     def _upsert(self, ident: Ident) -> None:
@@ -110,7 +96,7 @@ class RecordedCluster(ABC):
             return
         self._invalid.discard(ident)
         try:
-            self._world.upsert(with_writes(obj, self._overlay))
+            self._world.upsert(journal.with_writes(obj, self._overlay))
         except BadInput as fault:
             self._invalid.add(ident)
             logger.warning("An object is left out", extra={"fault": str(fault)})
@@ -161,7 +147,7 @@ class RecordedCluster(ABC):
             if stored.node is not None:
                 raise _refused(pod, f"is bound to {stored.node}")
             if stored.nominated != node:
-                await self._write(Nominated(node=node or "", **self._of(pod)))
+                await self._write(journal.Nominated(node=node or "", **self._of(pod)))
 
     async def remove_gate(self, pod: PodRef) -> None:
         """Remove our scheduling gate from a pod, if it has it.
@@ -171,19 +157,19 @@ class RecordedCluster(ABC):
         """
         async with self._lock(pod.uid):
             if GATE in self._pod(pod).gates:
-                await self._write(GateRemoved(**self._of(pod)))
+                await self._write(journal.GateRemoved(**self._of(pod)))
 
     async def mark_disrupted(self, pod: PodRef, message: str) -> None:
         """Record that a pod will be disrupted; see the port."""
         async with self._lock(pod.uid):
             self._pod(pod)
-            await self._write(MarkedDisrupted(message=message, **self._of(pod)))
+            await self._write(journal.MarkedDisrupted(message=message, **self._of(pod)))
 
     async def evict(self, pod: PodRef, via: GoneVia) -> None:  # noqa: ARG002 -- no budgets here
         """Record that a pod was deleted; without a kubelet it is removed at once."""
         async with self._lock(pod.uid):
             self._pod(pod)
-            await self._write(Evicted(**self._of(pod)))
+            await self._write(journal.Evicted(**self._of(pod)))
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
         """Return how a pod ended; None if it is in the view. The journal has the node of one that was removed."""
@@ -206,7 +192,9 @@ class RecordedCluster(ABC):
                     raise _refused(pod, "is being deleted")
                 if stored.gates:
                     raise _refused(pod, f"has scheduling gates: {', '.join(stored.gates)}")
-                await self._write(Bound(node=node, plan=binding.plan or "", **self._of(pod)))
+                await self._write(
+                    journal.Bound(node=node, plan=binding.plan or "", **self._of(pod))
+                )
                 stored = self._pod(pod)  # another process may have bound it first
             if stored.node != node:
                 raise _refused(pod, f"is bound to {stored.node}, not to {node}")
@@ -225,7 +213,7 @@ class RecordedCluster(ABC):
                 raise RequestRejected(f"{group}: not found, or not the one with UID {uid}")
             if changed := differing(current.conditions, conditions):
                 await self._write(
-                    Conditions(
+                    journal.Conditions(
                         at_us=self._clock.now_us(),
                         kind=group.kind,
                         source=current.source,
@@ -248,7 +236,7 @@ class RecordedCluster(ABC):
         """Record a Kubernetes Event; a failure is logged, not raised."""
         fields = msgspec.structs.asdict(notice)
         del fields["api_version"]
-        record = EventRecorded(at_us=self._clock.now_us(), **fields)
+        record = journal.EventRecorded(at_us=self._clock.now_us(), **fields)
         try:
             await self._write(record)
         except ClusterUnavailable as fault:
@@ -288,8 +276,8 @@ class ManifestWorkloads:
     def __init__(
         self,
         world: ObjectStore,
-        overlay: JournalOverlay,
-        write: Callable[[Record], Awaitable[None]],
+        overlay: journal.JournalOverlay,
+        write: Callable[[journal.Record], Awaitable[None]],
         clock: Clock,
     ) -> None:
         """Start without workloads."""
@@ -375,7 +363,7 @@ class ManifestWorkloads:
         """Delete a group that was written before; see the port."""
         if key in self._world.view.groups:
             stored = self._written(key, uid)
-            await self._write(DeletedObject.of(uid, ident_of(stored), self._clock.now_us()))
+            await self._write(journal.DeletedObject.of(uid, ident_of(stored), self._clock.now_us()))
 
     # --- details
 
@@ -396,9 +384,9 @@ class ManifestWorkloads:
         at_us, metadata = self._clock.now_us(), group.metadata
         where = {"namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
         if isinstance(group, api.PodGroup):
-            await self._write(PodGroupWritten(at_us=at_us, object=group, **where))
+            await self._write(journal.PodGroupWritten(at_us=at_us, object=group, **where))
         else:
-            await self._write(CompositeWritten(at_us=at_us, object=group, **where))
+            await self._write(journal.CompositeWritten(at_us=at_us, object=group, **where))
 
 
 def _owned(
