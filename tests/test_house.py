@@ -166,7 +166,6 @@ SATELLITES = {
     "control/monitors/clock_monitor.py",
     "control/monitors/feature_gate_monitor.py",
     "control/trees/unadopted_groups.py",
-    "core/workloads/kinds/leaderworkerset_kind.py",
     "verification_worker.py",
 }
 IMPORTING = [*MODULES, *sorted((ROOT / "deploy").rglob("*.py"))]

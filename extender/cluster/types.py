@@ -23,13 +23,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base class of all types: fields are in camelCase."""
 
 
+class Whole(Part, frozen=True, kw_only=True):
+    """Base class of types that have all fields of the API, but for those that `unknown_fields` names."""
+
+
 class Present(Part, frozen=True, kw_only=True):
     """An object whose fields are not read, only whether it is set."""
 
 
 class OwnerReference(Part, frozen=True, kw_only=True):
-    """The owner of an object."""
-
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -37,9 +39,7 @@ class OwnerReference(Part, frozen=True, kw_only=True):
     controller: bool = False
 
 
-class ObjectMeta(Part, frozen=True, kw_only=True):
-    """The metadata of an object."""
-
+class ObjectMeta(Whole, frozen=True, kw_only=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -129,20 +129,16 @@ class CsiSource(Part, frozen=True, kw_only=True):
 
 
 class PersistentVolumeSpec(Part, frozen=True, kw_only=True):
-    """The spec of a volume: its nodes and its driver."""
-
     node_affinity: VolumeNodeAffinity = VolumeNodeAffinity()
     storage_class_name: str = ""
     csi: CsiSource | None = None
 
 
 class PersistentVolume(KubernetesObject, frozen=True, kw_only=True):
-    """A volume of the cluster."""
-
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
 
 
-class ClaimSpec(Part, frozen=True, kw_only=True):
+class ClaimSpec(Whole, frozen=True, kw_only=True):
     """The spec of a claim: its volume, its access modes, and the class that makes the volume."""
 
     volume_name: str = ""
@@ -151,32 +147,28 @@ class ClaimSpec(Part, frozen=True, kw_only=True):
 
 
 class ClaimStatus(Part, frozen=True, kw_only=True):
-    """The status of a claim."""
-
     phase: str = ""  # Lost: it was bound, and its volume does not exist any more
 
 
-class PersistentVolumeClaim(KubernetesObject, frozen=True, kw_only=True):
-    """A claim of a volume."""
-
+class PersistentVolumeClaim(KubernetesObject, Whole, frozen=True, kw_only=True):
     spec: ClaimSpec = ClaimSpec()
     status: ClaimStatus = ClaimStatus()
 
 
-class TopologyLabel(Part, frozen=True, kw_only=True):
+class TopologyLabel(Whole, frozen=True, kw_only=True):
     """A node label with the values that are allowed."""
 
     key: str
     values: tuple[str, ...]
 
 
-class TopologyTerm(Part, frozen=True, kw_only=True):
+class TopologyTerm(Whole, frozen=True, kw_only=True):
     """Node labels that must all have an allowed value."""
 
     match_label_expressions: tuple[TopologyLabel, ...] = ()
 
 
-class StorageClass(KubernetesObject, frozen=True, kw_only=True):
+class StorageClass(KubernetesObject, Whole, frozen=True, kw_only=True):
     """How volumes are made for claims: by whom, when, and for which nodes."""
 
     provisioner: str = ""
@@ -193,8 +185,6 @@ class ResourceNeeds(Part, frozen=True, kw_only=True):
 
 
 class ContainerPort(Part, frozen=True, kw_only=True):
-    """A port of a container."""
-
     container_port: int = 0
     host_port: int = 0
     host_ip: str = field(default="", name="hostIP")
@@ -211,15 +201,11 @@ class Container(Part, frozen=True, kw_only=True):
 
 
 class PreferredNodes(Part, frozen=True, kw_only=True):
-    """A preferred term of node affinity."""
-
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
 class NodeAffinity(Part, frozen=True, kw_only=True):
-    """Node affinity."""
-
     required: RequiredNodes | None = field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
@@ -247,8 +233,6 @@ class PodAffinityTerm(Part, frozen=True, kw_only=True):
 
 
 class WeightedPodAffinityTerm(Part, frozen=True, kw_only=True):
-    """A preferred term about other pods."""
-
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
@@ -265,14 +249,12 @@ class PodAffinity(Part, frozen=True, kw_only=True):
 
 
 class Affinity(Part, frozen=True, kw_only=True):
-    """The affinity of a pod."""
-
     node_affinity: NodeAffinity = NodeAffinity()
     pod_affinity: PodAffinity = PodAffinity()
     pod_anti_affinity: PodAffinity = PodAffinity()
 
 
-class PodToleration(Part, frozen=True, kw_only=True):
+class PodToleration(Whole, frozen=True, kw_only=True):
     """A toleration as stored; newer API servers have operators that compare numbers."""
 
     key: str = ""
@@ -282,8 +264,6 @@ class PodToleration(Part, frozen=True, kw_only=True):
 
 
 class SpreadConstraint(Part, frozen=True, kw_only=True):
-    """A topology spread constraint."""
-
     topology_key: str = ""
     when_unsatisfiable: str = "DoNotSchedule"
     max_skew: int = 1
@@ -295,8 +275,6 @@ class SpreadConstraint(Part, frozen=True, kw_only=True):
 
 
 class ClaimSource(Part, frozen=True, kw_only=True):
-    """A reference to a PersistentVolumeClaim."""
-
     claim_name: str
 
 
@@ -331,8 +309,6 @@ class SchedulingGroup(Part, frozen=True, kw_only=True):
 
 
 class PodSpec(Part, frozen=True, kw_only=True):
-    """The spec of a pod."""
-
     node_name: str = ""
     scheduler_name: str = "default-scheduler"
     priority: Priority | None = None
@@ -368,8 +344,6 @@ class ContainerStatus(Part, frozen=True, kw_only=True):
 
 
 class PodStatus(Part, frozen=True, kw_only=True):
-    """The status of a pod."""
-
     phase: str = ""
     reason: str = ""  # in CamelCase; set by the kubelet if it ended the pod
     message: str = ""  # for users; set together with the reason
@@ -385,50 +359,38 @@ class PodStatus(Part, frozen=True, kw_only=True):
 
 
 class Pod(KubernetesObject, frozen=True, kw_only=True):
-    """A pod."""
-
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
 
 class NodeTaint(Part, frozen=True, kw_only=True):
-    """A taint as stored."""
-
     key: str
     value: str = ""
     effect: TaintEffect
 
 
 class NodeSpec(Part, frozen=True, kw_only=True):
-    """The spec of a node."""
-
     unschedulable: bool = False
     taints: tuple[NodeTaint, ...] = ()
 
 
 class NodeStatus(Part, frozen=True, kw_only=True):
-    """The status of a node, reported by the kubelet."""
-
     capacity: Resources = field(default_factory=dict)
     allocatable: Resources = field(default_factory=dict)
 
 
 class Node(KubernetesObject, frozen=True, kw_only=True):
-    """A node."""
-
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
 class PriorityClass(KubernetesObject, frozen=True, kw_only=True):
-    """A named priority."""
-
     value: Priority = 0
     global_default: bool = False
     preemption_policy: Literal["PreemptLowerPriority", "Never"] = "PreemptLowerPriority"
 
 
-class LimitRangeItem(Part, frozen=True, kw_only=True):
+class LimitRangeItem(Whole, frozen=True, kw_only=True):
     """Bounds of a namespace for each container, pod or claim, and what containers have where they set nothing."""
 
     type: str = ""
@@ -439,32 +401,30 @@ class LimitRangeItem(Part, frozen=True, kw_only=True):
     max_limit_request_ratio: Resources = field(default_factory=dict)
 
 
-class LimitRangeSpec(Part, frozen=True, kw_only=True):
-    """The spec of a LimitRange."""
-
+class LimitRangeSpec(Whole, frozen=True, kw_only=True):
     limits: tuple[LimitRangeItem, ...] = ()
 
 
-class LimitRange(KubernetesObject, frozen=True, kw_only=True):
+class LimitRange(KubernetesObject, Whole, frozen=True, kw_only=True):
     """Defaults and bounds of the containers of a namespace; admission adds and checks them."""
 
     spec: LimitRangeSpec = LimitRangeSpec()
 
 
-class RuntimeOverhead(Part, frozen=True, kw_only=True):
+class RuntimeOverhead(Whole, frozen=True, kw_only=True):
     """What a pod of a runtime class needs besides its containers."""
 
     pod_fixed: Resources = field(default_factory=dict)
 
 
-class RuntimeScheduling(Part, frozen=True, kw_only=True):
+class RuntimeScheduling(Whole, frozen=True, kw_only=True):
     """The nodes that have the runtime."""
 
     node_selector: dict[str, str] = field(default_factory=dict)
     tolerations: tuple[PodToleration, ...] = ()
 
 
-class RuntimeClass(KubernetesObject, frozen=True, kw_only=True):
+class RuntimeClass(KubernetesObject, Whole, frozen=True, kw_only=True):
     """A container runtime; admission adds what it has to each pod that names it."""
 
     overhead: RuntimeOverhead | None = None
@@ -474,7 +434,7 @@ class RuntimeClass(KubernetesObject, frozen=True, kw_only=True):
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]  # minCount and minGroupCount: int32, at least 1
 
 
-class GangPolicy(Part, frozen=True, kw_only=True):
+class GangPolicy(Whole, frozen=True, kw_only=True):
     """The minimum that is placed together; a leaf counts pods, a composite counts groups."""
 
     min_count: Count | None = None
@@ -482,14 +442,14 @@ class GangPolicy(Part, frozen=True, kw_only=True):
     required_groups: tuple[str, ...] = ()  # of our kind alone
 
 
-class SchedulingPolicy(Part, frozen=True, kw_only=True):
+class SchedulingPolicy(Whole, frozen=True, kw_only=True):
     """Exactly one of basic and gang."""
 
     basic: Present | None = None
     gang: GangPolicy | None = None
 
 
-class TopologyEntry(Part, frozen=True, kw_only=True):
+class TopologyEntry(Whole, frozen=True, kw_only=True):
     """The node label of a topology level; three spellings of one field (X1)."""
 
     key: str = ""
@@ -497,7 +457,7 @@ class TopologyEntry(Part, frozen=True, kw_only=True):
     topology_key: str = ""
 
 
-class ExclusiveEntry(Part, frozen=True, kw_only=True):
+class ExclusiveEntry(Whole, frozen=True, kw_only=True):
     """The node label of which a group has a domain alone, and among which trees."""
 
     key: str = ""
@@ -505,21 +465,21 @@ class ExclusiveEntry(Part, frozen=True, kw_only=True):
     resource: str = ""
 
 
-class NearEntry(Part, frozen=True, kw_only=True):
+class NearEntry(Whole, frozen=True, kw_only=True):
     """Another group of the tree, and the node label of which both should have the same domain."""
 
     group: str = ""
     key: str = ""
 
 
-class SliceEntry(Part, frozen=True, kw_only=True):
+class SliceEntry(Whole, frozen=True, kw_only=True):
     """A number of pods of a leaf, and the node label of which each so many are within one domain."""
 
     size: int = 0
     key: str = ""
 
 
-class SchedulingConstraints(Part, frozen=True, kw_only=True):
+class SchedulingConstraints(Whole, frozen=True, kw_only=True):
     """The topology levels of which a group must, or should, be within one domain."""
 
     topology: tuple[TopologyEntry, ...] = ()
@@ -539,91 +499,83 @@ class SchedulingConstraints(Part, frozen=True, kw_only=True):
                 yield each.encode_name, value
 
 
-class DisruptionMode(Part, frozen=True, kw_only=True):
+class DisruptionMode(Whole, frozen=True, kw_only=True):
     """At most one of single and all; none means single."""
 
     single: Present | None = None
     all: Present | None = None
 
 
-class WorkloadRef(Part, frozen=True, kw_only=True):
+class WorkloadRef(Whole, frozen=True, kw_only=True):
     """The template from which a group was created."""
 
     workload_name: str = ""
     template_name: str = ""
 
 
-class OldTemplateRef(Part, frozen=True, kw_only=True):
+class OldTemplateRef(Whole, frozen=True, kw_only=True):
     """`WorkloadRef` of Kubernetes 1.36 (X4)."""
 
     workload_name: str = ""
     pod_group_template_name: str = ""
 
 
-class TemplateRef(Part, frozen=True, kw_only=True):
+class TemplateRef(Whole, frozen=True, kw_only=True):
     """The union around `OldTemplateRef`; it has one member."""
 
     workload: OldTemplateRef | None = None
 
 
-class GroupSpec(Part, frozen=True, kw_only=True):
+class GroupPolicies(Whole, frozen=True, kw_only=True):
+    """What groups and their templates have."""
+
+    scheduling_policy: SchedulingPolicy | None = None
+    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
+    disruption_mode: DisruptionMode | str | None = None
+    priority_class_name: str = ""
+    priority: Priority | None = None
+    preemption_policy: str = ""
+    resource_claims: tuple[ClaimReference, ...] = ()
+
+
+class GroupSpec(GroupPolicies, frozen=True, kw_only=True):
     """The spec of a group: its parent and its policies."""
 
     parent_composite_pod_group_name: str = ""
     workload_ref: WorkloadRef | None = None
     pod_group_template_ref: TemplateRef | None = None
-    scheduling_policy: SchedulingPolicy | None = None
-    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
-    disruption_mode: DisruptionMode | str | None = None
-    priority_class_name: str = ""
-    priority: Priority | None = None
-    preemption_policy: str = ""
-    resource_claims: tuple[ClaimReference, ...] = ()
 
 
 class GroupStatus(Part, frozen=True, kw_only=True):
-    """The status of a group."""
-
     conditions: tuple[StoredCondition, ...] = ()
 
 
-class PodGroup(KubernetesObject, frozen=True, kw_only=True):
-    """A group of pods."""
-
+class PodGroup(KubernetesObject, Whole, frozen=True, kw_only=True):
     spec: GroupSpec = GroupSpec()
     status: GroupStatus = GroupStatus()
 
 
-class CompositePodGroup(KubernetesObject, frozen=True, kw_only=True):
-    """A group of groups."""
-
+class CompositePodGroup(KubernetesObject, Whole, frozen=True, kw_only=True):
     spec: GroupSpec = GroupSpec()
     status: GroupStatus = GroupStatus()
 
 
-class Template(Part, frozen=True, kw_only=True):
+class Template(GroupPolicies, frozen=True, kw_only=True):
     """A template of a group; with child templates it is a composite."""
 
     name: str = ""
-    scheduling_policy: SchedulingPolicy | None = None
-    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
-    disruption_mode: DisruptionMode | str | None = None
-    priority_class_name: str = ""
-    priority: Priority | None = None
-    preemption_policy: str = ""
-    resource_claims: tuple[ClaimReference, ...] = ()
     pod_group_templates: tuple[Template, ...] = ()
     composite_pod_group_templates: tuple[Template, ...] = ()
 
 
-class WorkloadSpec(Part, frozen=True, kw_only=True):
+class WorkloadSpec(Whole, frozen=True, kw_only=True):
     """The templates of a tree: either of leaves or of composites."""
 
     pod_group_templates: tuple[Template, ...] = ()
     composite_pod_group_templates: tuple[Template, ...] = ()
 
 
-class Workload(KubernetesObject, frozen=True, kw_only=True):
+class Workload(KubernetesObject, Whole, frozen=True, kw_only=True):
     """The templates of a tree; not used for existing groups."""
 
     spec: WorkloadSpec = WorkloadSpec()
@@ -685,7 +637,7 @@ class OtherObject(KubernetesObject, frozen=True, kw_only=True):
     """An object beside a workload that has no pods and no groups."""
 
 
-class ProfileTopology(Part, frozen=True, kw_only=True):
+class ProfileTopology(Whole, frozen=True, kw_only=True):
     """Node labels of the domain of the whole tree, and of each leaf; preferred ones are narrowest first."""
 
     root: str = ""
@@ -698,14 +650,14 @@ class ProfileTopology(Part, frozen=True, kw_only=True):
     read_from: tuple[TopologySource, ...] = ()
 
 
-class ProfileExclusive(Part, frozen=True, kw_only=True):
+class ProfileExclusive(Whole, frozen=True, kw_only=True):
     """The domains that the whole tree, and each leaf, have alone."""
 
     root: ExclusiveEntry | None = None
     leaf: ExclusiveEntry | None = None
 
 
-class ProfileNear(Part, frozen=True, kw_only=True):
+class ProfileNear(Whole, frozen=True, kw_only=True):
     """Two roles of a workload, and the node label of which both should have the same domain."""
 
     role: str = ""
@@ -713,7 +665,7 @@ class ProfileNear(Part, frozen=True, kw_only=True):
     key: str = ""
 
 
-class KindProfile(Part, frozen=True, kw_only=True):
+class KindProfile(Whole, frozen=True, kw_only=True):
     """How the trees of one kind of workload are made."""
 
     kind: str
@@ -727,15 +679,13 @@ class KindProfile(Part, frozen=True, kw_only=True):
     native_groups: NativeGroups = "Ignore"
 
 
-class TreeProfileSpec(Part, frozen=True, kw_only=True):
+class TreeProfileSpec(Whole, frozen=True, kw_only=True):
     """The kinds that do not have the defaults."""
 
     kinds: tuple[KindProfile, ...] = ()
 
 
-class TreeProfile(KubernetesObject, frozen=True, kw_only=True):
-    """A TreeProfile."""
-
+class TreeProfile(KubernetesObject, Whole, frozen=True, kw_only=True):
     spec: TreeProfileSpec = TreeProfileSpec()
 
 
@@ -754,8 +704,6 @@ class BudgetStatus(Part, frozen=True, kw_only=True):
 
 
 class PodDisruptionBudget(KubernetesObject, frozen=True, kw_only=True):
-    """A budget."""
-
     spec: BudgetSpec = BudgetSpec()
     status: BudgetStatus = BudgetStatus()
 

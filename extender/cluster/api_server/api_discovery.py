@@ -62,11 +62,10 @@ class _Named(msgspec.Struct):
     name: str
 
 
-class _GroupList(msgspec.Struct):
+class _Discovery(msgspec.Struct):
+    """The answer about all groups, or about the resources of a version."""
+
     groups: tuple[_Named, ...] = ()
-
-
-class _ResourceList(msgspec.Struct):
     resources: tuple[_Named, ...] = ()
 
 
@@ -101,26 +100,23 @@ async def served_groups(server: ApiServer) -> frozenset[str]:
     Raises:
         ClusterUnavailable: No answer; the previous result stays valid.
     """
-    try:
-        body = await server.call(Request(method="GET", path="/apis"))
-        return frozenset(group.name for group in msgspec.json.decode(body, type=_GroupList).groups)
-    except (ApiResponse, msgspec.DecodeError) as problem:
-        raise ClusterUnavailable(f"discovery of API groups: {problem}") from problem
+    return frozenset(group.name for group in (await _discovery(server, "API groups", "")).groups)
 
 
 async def served_resources(server: ApiServer, api_version: str) -> tuple[str, ...]:
     """Return the plural names of the resources of a version, none when it is not served."""
+    answer = await _discovery(server, api_version, f"/{api_version}")
+    return tuple(resource.name for resource in answer.resources)
+
+
+async def _discovery(server: ApiServer, subject: str, path: str) -> _Discovery:
     try:
-        body = await server.call(Request(method="GET", path=f"/apis/{api_version}"))
-        return tuple(
-            resource.name for resource in msgspec.json.decode(body, type=_ResourceList).resources
-        )
-    except ApiResponse as refusal:
-        if refusal.status == HTTPStatus.NOT_FOUND:
-            return ()
-        raise ClusterUnavailable(f"discovery of {api_version}: {refusal}") from refusal
-    except msgspec.DecodeError as problem:
-        raise ClusterUnavailable(f"discovery of {api_version}: {problem}") from problem
+        body = await server.call(Request(method="GET", path=f"/apis{path}"))
+        return msgspec.json.decode(body, type=_Discovery)
+    except (ApiResponse, msgspec.DecodeError) as problem:
+        if path and isinstance(problem, ApiResponse) and problem.status == HTTPStatus.NOT_FOUND:
+            return _Discovery()
+        raise ClusterUnavailable(f"discovery of {subject}: {problem}") from problem
 
 
 KINDS: Final = ("compositepodgroups", "podgroups", "workloads")
@@ -132,44 +128,41 @@ _ENABLED: Final = re.compile(
 )
 
 
-class DryRunProber:
-    """Dry runs on one API server (K60): nothing is created, but they need the right to create, in a namespace that holds nothing else."""
+async def dry_runs(
+    server: ApiServer, priority: Callable[[], PriorityOf | None]
+) -> tuple[DryRunResult, ...]:
+    """Create, as a dry run, a full object of every served built-in kind and version, and a member (K60).
 
-    def __init__(self, server: ApiServer, priority: Callable[[], PriorityOf | None]) -> None:
-        """Keep the connection."""
-        self._server = server
-        self._priority = priority
+    Nothing is created, but this needs the right to create, in a namespace that holds nothing else.
 
-    async def dry_runs(self) -> tuple[DryRunResult, ...]:
-        """Create, as a dry run, a full object of every served built-in kind and version, and a member.
+    Raises:
+        ClusterUnavailable: No answer; no result is known.
+    """
+    served = [
+        (api_version, name)
+        for version in VERSIONS[BUILTIN]
+        for api_version in (f"{BUILTIN}/{version}",)
+        for name in await served_resources(server, api_version)
+        if name in KINDS
+    ]
+    return tuple([await _try(server, sample) for sample in samples(served, priority())])
 
-        Raises:
-            ClusterUnavailable: No answer; no result is known.
-        """
-        served = [
-            (api_version, name)
-            for version in VERSIONS[BUILTIN]
-            for api_version in (f"{BUILTIN}/{version}",)
-            for name in await served_resources(self._server, api_version)
-            if name in KINDS
-        ]
-        return tuple([await self._try(sample) for sample in samples(served, self._priority())])
 
-    async def _try(self, sample: Sample) -> DryRunResult:
-        root = "/api/v1" if sample.api_version == "v1" else f"/apis/{sample.api_version}"
-        request = Request(
-            method="POST",
-            path=f"{root}/namespaces/{NAME}/{sample.plural}",
-            query={"dryRun": "All"},
-            body=msgspec.json.encode(sample.body),
-        )
-        try:
-            kept: dict[str, Any] = msgspec.json.decode(await self._server.call(request), type=dict)
-        except ApiResponse as refusal:
-            return DryRunResult(sample, None, str(refusal))
-        except msgspec.DecodeError as problem:
-            raise ClusterUnavailable(f"dry run of {sample.label}: {problem}") from problem
-        return DryRunResult(sample, kept)
+async def _try(server: ApiServer, sample: Sample) -> DryRunResult:
+    root = "/api/v1" if sample.api_version == "v1" else f"/apis/{sample.api_version}"
+    request = Request(
+        method="POST",
+        path=f"{root}/namespaces/{NAME}/{sample.plural}",
+        query={"dryRun": "All"},
+        body=msgspec.json.encode(sample.body),
+    )
+    try:
+        kept: dict[str, Any] = msgspec.json.decode(await server.call(request), type=dict)
+    except ApiResponse as refusal:
+        return DryRunResult(sample, None, str(refusal))
+    except msgspec.DecodeError as problem:
+        raise ClusterUnavailable(f"dry run of {sample.label}: {problem}") from problem
+    return DryRunResult(sample, kept)
 
 
 class SchedulerMetrics:

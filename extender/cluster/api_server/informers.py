@@ -16,7 +16,7 @@ import asyncio
 import functools
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ from extender.cluster.connection.api_client import ApiResponse, ApiServer, Reque
 from extender.cluster.read import object_decoding
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.ports.log_ports import Clock
-from extender.runtime.periodic import ObjectChanges, ObjectFaults
+from extender.runtime.periodic import Changes, ObjectChanges, ObjectFaults, kept_running
 from extender.runtime.wakeup import Wakeup
 from extender.telemetry import METRICS
 
@@ -43,6 +43,7 @@ IDLE_S = 90.0
 STALE_MS = 100_000
 # a watch delivers a change within milliseconds; after this the resource is listed again
 CATCH_UP_S = 0.2
+REDISCOVER_S = 1.0  # discovery documents lag a little behind
 SHORT_MS = 1000  # a watch that ends earlier counts as a failure
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 15.0
@@ -57,6 +58,9 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     kind: type[api.Watched]
     api_version: str  # v1, scheduling.k8s.io/v1beta1, ...
     query: tuple[tuple[str, str], ...] = ()  # field selectors and the like
+    read_as: str = (
+        ""  # the kind that its objects get: items of a list have none; empty: what they have
+    )
 
     @property
     def path(self) -> str:
@@ -103,16 +107,16 @@ class Informer:
         clock: Clock,
         applied: Callable[[], None],
         chance: random.Random | None = None,
-        idle_s: float = IDLE_S,
     ) -> None:
         """Start with an empty copy; `run` fills it.
 
         Args:
             applied: Called after every batch of changes.
-            idle_s: A watch without data for this long is opened again.
         """
         self.resource = resource
-        self._synced = False
+        self.synced = (
+            False  # whether the copy has been complete, and nothing is known to be wrong with it
+        )
         # called when the copy may not be used until it is synced again
         self.on_unsynced: Callable[[], None] = lambda: None
         self.trouble = "not listed yet"  # the last error
@@ -121,7 +125,6 @@ class Informer:
         self._clock = clock
         self._applied = applied
         self._chance = chance or random.Random()  # noqa: S311 -- jitter, not a secret
-        self._idle_s = idle_s
         # Name -> UID and version: whole objects would cost 50,000 pods a few hundred MiB.
         self._identities: dict[tuple[str, str], tuple[str, str]] = {}
         self._version = ""
@@ -135,16 +138,10 @@ class Informer:
         self._changes = ObjectChanges(clock.monotonic_ms)
         self._again: asyncio.TimerHandle | None = None
 
-    @property
-    def synced(self) -> bool:
-        """Return whether the copy has been complete, and nothing is known to be wrong with it."""
-        return self._synced
-
-    @synced.setter
-    def synced(self, synced: bool) -> None:
-        self._synced = synced
-        if not synced:
-            self.on_unsynced()
+    def _lose(self, trouble: str) -> None:
+        """Use the copy no more until it is listed again."""
+        self.synced, self.trouble = False, trouble
+        self.on_unsynced()
 
     @property
     def fresh_until_ms(self) -> int:
@@ -169,11 +166,9 @@ class Informer:
                     try:
                         await self.run()
                     except ResourceNotServed:
-                        self.synced = False
-                        self.trouble = "not served any more"
+                        self._lose("not served any more")
                         return
-                self.synced = False
-                self.trouble = "a defect of this service, see the log"
+                self._lose("a defect of this service, see the log")
                 await asyncio.sleep(self._faults.pause_s(label))
         finally:
             if self._again is not None:
@@ -191,7 +186,7 @@ class Informer:
                     await self._list()
                 await self._watch_until_outdated()
             except ResourceVersionExpired as expiry:
-                self.synced = False
+                self._lose(str(expiry))
                 self._note("copy may be wrong, listing again", str(expiry))
                 if self._failures:
                     await self._pause()
@@ -230,10 +225,7 @@ class Informer:
                     await self._moved.wait(revision)
             except TimeoutError:
                 if self.synced:
-                    self.synced, self.trouble = (
-                        False,
-                        "listing again, to be sure of the newest state",
-                    )
+                    self._lose("listing again, to be sure of the newest state")
                     if self._watching is not None:
                         self._watching.reschedule(asyncio.get_running_loop().time())
 
@@ -246,7 +238,7 @@ class Informer:
         """Delete every object of the copy: the resource is not served any more."""
         for key in list(self._identities):
             self._forget(key)
-        self.synced = False
+        self._lose(self.trouble)
         self._applied()
 
     def _note(self, message: str, reason: str) -> None:
@@ -340,7 +332,7 @@ class Informer:
 
     def _upsert(self, item: api.Watched) -> None:
         try:
-            self._sink.upsert(item)
+            self._sink.upsert(self._named(item))
         except BadInput as problem:
             self._left_out(problem)
 
@@ -350,7 +342,11 @@ class Informer:
         namespace, name = key
         metadata = api.ObjectMeta(namespace=namespace, name=name, uid=uid, resource_version=version)
         deleted = self.resource.kind(api_version=self.resource.api_version, metadata=metadata)
-        self._pass_on(key, functools.partial(self._sink.delete, deleted))
+        self._pass_on(key, functools.partial(self._sink.delete, self._named(deleted)))
+
+    def _named(self, item: api.Watched) -> api.Watched:
+        kind = self.resource.read_as
+        return msgspec.structs.replace(item, kind=kind) if kind else item
 
     def _pass_on(
         self, key: tuple[str, str], change: Callable[[], None], *, may_wait: bool = True
@@ -398,7 +394,7 @@ class Informer:
             **dict(self.resource.query),
         }
         try:
-            async with self._server.watch(self.resource.path, query, idle_s=self._idle_s) as pieces:
+            async with self._server.watch(self.resource.path, query, idle_s=IDLE_S) as pieces:
                 self._mark_received()
                 began_ms = self._received_ms
                 self.trouble = ""
@@ -438,7 +434,7 @@ class Informer:
             item = msgspec.structs.replace(item, api_version=self.resource.api_version)
         if change.type == "DELETED":
             self._identities.pop(item.key, None)
-            self._pass_on(item.key, functools.partial(self._sink.delete, item))
+            self._pass_on(item.key, functools.partial(self._sink.delete, self._named(item)))
         else:
             self._take(item)
 
@@ -470,6 +466,58 @@ class Informer:
 
     def _mark_received(self) -> None:
         self._received_ms = self._clock.monotonic_ms()
+
+
+class Informers:
+    """One informer for each resource that is served, in a task that follows it.
+
+    Attributes:
+        of: The informers, by resource.
+    """
+
+    def __init__(self, subject: str) -> None:
+        """Start without informers; `subject`: what a resource is, in log lines and names of tasks."""
+        self.of: dict[Resource, Informer] = {}
+        self._subject = subject
+        self._tasks: dict[Resource, asyncio.Task[None]] = {}
+        self._rediscover = Wakeup()
+        # when a resource disappears: discover again
+        self.changes = Changes(lambda: self._rediscover.revision, self._rediscover.wait)
+
+    async def keep_only(self, served: Collection[Resource]) -> None:
+        """Stop the informers of all other resources, and delete their objects; nothing is awaited after that."""
+        removed = [resource for resource in self.of if resource not in served]
+        await self._cancel(removed)
+        message = f"{self._subject} is not served any more"
+        for resource in removed:
+            self.of.pop(resource).purge()
+            logger.info(message, extra={"resource": resource.label})
+
+    def follow(self, resource: Resource, make: Callable[[], Informer]) -> None:
+        """Follow a resource, unless that is done already; `make`: makes its informer."""
+        if resource not in self.of:
+            self.of[resource] = make()
+        if resource not in self._tasks or self._tasks[resource].done():  # briefly not served
+            run = functools.partial(self._follow, self.of[resource])
+            self._tasks[resource] = asyncio.get_running_loop().create_task(
+                kept_running(resource.label, run), name=f"{self._subject} {resource.label}"
+            )
+
+    async def stop(self) -> None:
+        """Stop all tasks; the objects stay."""
+        await self._cancel([*self._tasks])
+
+    async def _cancel(self, resources: Iterable[Resource]) -> None:
+        tasks = [self._tasks.pop(resource) for resource in resources if resource in self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, informer: Informer) -> None:
+        """Keep the copy of a resource until it is not served any more; then discover again."""
+        await informer.keep()
+        await asyncio.sleep(REDISCOVER_S)
+        asyncio.get_running_loop().call_soon(self._rediscover.wake)
 
 
 async def _whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:

@@ -15,7 +15,7 @@ import functools
 import logging
 import random
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Self
@@ -23,12 +23,12 @@ from typing import Self
 import msgspec
 
 from extender.cluster.api_server.api_discovery import (
-    DryRunProber,
     SchedulerMetrics,
     discover,
+    dry_runs,
     serves_our_group,
 )
-from extender.cluster.api_server.informers import Informer, Resource
+from extender.cluster.api_server.informers import Informer, Informers, Resource
 from extender.cluster.api_server.workload_informers import WorkloadInformers
 from extender.cluster.connection.api_client import (
     ApiResponse,
@@ -38,20 +38,19 @@ from extender.cluster.connection.api_client import (
 )
 from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.write.event_recorder import EventRecorder
-from extender.cluster.write.group_status import GroupStatusWriter, write_finalizers
+from extender.cluster.write.group_writer import GroupStatusWriter, write_finalizers
 from extender.cluster.write.log_head_configmap import LogHeadConfigMap
-from extender.cluster.write.pod_writer import PodEvictions, PodWriter
+from extender.cluster.write.pod_writer import PodWriter
 from extender.core.log.control_plane_features import PriorityOf
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import CHILDREN_MAX, kind_of
-from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.core.workloads.kind_table import OBJECT_KINDS
 from extender.ports.access_ports import AUDIENCE, RESOURCE, AccessRight, Caller
 from extender.ports.cluster_ports import Condition, K8sEvent
 from extender.ports.log_ports import Clock
-from extender.runtime.periodic import Changes, PeriodicTask, kept_running
+from extender.runtime.periodic import PeriodicTask, kept_running
 from extender.runtime.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -90,25 +89,23 @@ class KubernetesCluster:
         self._world = ObjectStore(guards=True, max_children=max_children)
         self._statuses = GroupStatusWriter(server, clock)
         self._recorder = EventRecorder(server, clock, instance=instance or socket.gethostname())
-        self._workloads = WorkloadInformers(server, OBJECT_KINDS, clock)
+        self.workloads = WorkloadInformers(server, OBJECT_KINDS, clock)
+        self.admission_checks = self.workloads  # of Kueue
         # what its parts do for the ports, with the same arguments
-        pods, evictions = PodWriter(server), PodEvictions(server, clock)
-        log_head = LogHeadConfigMap(server)
+        pods, log_head = PodWriter(server, clock), LogHeadConfigMap(server)
         self.priority_classes = self._world.priorities.documents
         self.claims_named = self._world.claims_named
         self.nominate, self.remove_gate, self.bind = pods.nominate, pods.remove_gate, pods.bind
-        self.explain_waiting = pods.explain_waiting
-        self.mark_disrupted, self.evict = evictions.mark_disrupted, evictions.evict
-        self.ending = evictions.ending
+        self.explain_waiting, self.mark_disrupted = pods.explain_waiting, pods.mark_disrupted
+        self.evict, self.ending = pods.evict, pods.ending
         self.published, self.publish = log_head.published, log_head.publish
-        self.dry_runs = DryRunProber(server, self._a_priority).dry_runs
+        self.set_finalizers = functools.partial(write_finalizers, server)
+        self.dry_runs = functools.partial(dry_runs, server, self._a_priority)
         self.scheduler_gates = (scheduler or SchedulerMetrics()).gates
         self.discovery_revision = 0
-        self._informers: dict[Resource, Informer] = {}
-        self._tasks: dict[Resource, asyncio.Task[None]] = {}
+        self._informers = Informers("resource")
         self._background: list[asyncio.Task[None]] = []
         self._view_changed = Wakeup()
-        self._rediscover = Wakeup()
         self._discovered = False
         self._discover_every_s = DISCOVER_EVERY_S
         self._answered_ms = 0
@@ -140,9 +137,10 @@ class KubernetesCluster:
         """Open the connection and start the informers; returns before any of them is synced."""
         await self._server.__aenter__()
         self._answered_ms = self._clock.monotonic_ms()
-        for task in self._periodic_tasks():
-            self._background.append(self._spawn(task.run, task.name))
-        self._background.append(self._spawn(self._workloads.run, "workloads"))
+        loops = {task.name: task.run for task in self._periodic_tasks()}
+        for name, run in (*loops.items(), ("workloads", self.workloads.run)):
+            task = asyncio.create_task(kept_running(name, run), name=f"cluster {name}")
+            self._background.append(task)
 
     def _periodic_tasks(self) -> tuple[PeriodicTask, ...]:
         discovery = PeriodicTask(
@@ -150,7 +148,7 @@ class KubernetesCluster:
             work=self._discover,
             every_s=lambda: self._discover_every_s,
             retry_s=lambda: PAUSE_S * (0.5 + self._chance.random()),
-            changes=Changes(lambda: self._rediscover.revision, self._rediscover.wait),
+            changes=self._informers.changes,
             expected=(ClusterUnavailable,),
             failure="discovery failed",
         )
@@ -165,12 +163,11 @@ class KubernetesCluster:
 
     async def stop(self) -> None:
         """Stop all tasks and close the connection."""
-        tasks = [*self._background, *self._tasks.values()]
-        for task in tasks:
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
-        self._tasks.clear()
+        await self._informers.stop()
         await self._server.__aexit__()
 
     async def synced(self) -> None:
@@ -197,10 +194,10 @@ class KubernetesCluster:
         silent_ms = now_ms - self._answered_ms
         if silent_ms > SILENT_MS:
             return f"the API server has not answered for {silent_ms // 1000} s: {self._trouble}"
-        for informer in self._informers.values():
+        for informer in self._informers.of.values():
             if reason := informer.not_ready_reason(now_ms):
                 return reason
-        fresh_until = (informer.fresh_until_ms for informer in self._informers.values())
+        fresh_until = (informer.fresh_until_ms for informer in self._informers.of.values())
         self._ready_until_ms = min((self._answered_ms + SILENT_MS, *fresh_until))
         return ""
 
@@ -211,7 +208,7 @@ class KubernetesCluster:
         """Return when every informer has what was stored before the call; see the port."""
         try:
             async with asyncio.timeout(CATCH_UP_S), asyncio.TaskGroup() as group:
-                for informer in self._informers.values():
+                for informer in self._informers.of.values():
                     name = f"catch up {informer.resource.label}"
                     group.create_task(informer.catch_up(), name=name)
         except TimeoutError:
@@ -232,16 +229,6 @@ class KubernetesCluster:
         while self._world.view.revision == revision:
             await self._view_changed.wait(self._view_changed.revision)
         return self._world.view.revision
-
-    @property
-    def workloads(self) -> WorkloadInformers:
-        """Return the port to workload objects."""
-        return self._workloads
-
-    @property
-    def admission_checks(self) -> WorkloadInformers:
-        """Return the port to the AdmissionChecks of Kueue."""
-        return self._workloads
 
     def access_reviews(self, *, api_server_tokens: bool) -> KubernetesAccessReviews:
         """Return the port to the rights of readers.
@@ -280,10 +267,6 @@ class KubernetesCluster:
             raise RequestRejected(f"conditions of {group}: it was deleted or recreated")
         await self._statuses.set_conditions(known_group, conditions)
 
-    async def set_finalizers(self, change: FinalizerChange) -> None:
-        """Write the finalizers of one of our groups; see the port."""
-        await write_finalizers(self._server, change)
-
     async def notice(self, notice: K8sEvent) -> None:
         """Record a Kubernetes Event, within the rate limits; see the port."""
         related = self._api_version_of(*notice.related[:3]) if notice.related else ""
@@ -300,18 +283,6 @@ class KubernetesCluster:
         return group.api_version if group is not None else ""
 
     # --- details
-
-    def _spawn(
-        self, run: Callable[[], Coroutine[object, object, object]], name: str
-    ) -> asyncio.Task[None]:
-        """Start a task of the cluster; one that a defect ends runs again."""
-        return asyncio.get_running_loop().create_task(
-            kept_running(name, run), name=f"cluster {name}"
-        )
-
-    def _applied(self) -> None:
-        """Wake the tasks that wait for a change."""
-        self._view_changed.wake()
 
     async def _discover(self) -> None:
         """Keep one informer for every resource that is served."""
@@ -334,38 +305,23 @@ class KubernetesCluster:
         removal of the old objects and the creation of the new informers, which are not synced: a view that lacks
         these objects never counts as ready.
         """
-        self.discovery_revision += set(served) != set(self._informers)
-        removed = [resource for resource in self._informers if resource not in served]
-        tasks = [self._tasks.pop(resource) for resource in removed if resource in self._tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for resource in removed:
-            self._informers.pop(resource).purge()
-            logger.info("resource is not served any more", extra={"resource": resource.label})
+        self.discovery_revision += set(served) != set(self._informers.of)
+        await self._informers.keep_only(served)
         self._on_unsynced()  # the new ones have nothing yet
         for resource in served:
-            if resource not in self._informers:
-                self._informers[resource] = Informer(
-                    self._server,
-                    resource,
-                    self._world,
-                    clock=self._clock,
-                    applied=self._applied,
-                    chance=self._chance,
-                )
-                self._informers[resource].on_unsynced = self._on_unsynced
-            if resource not in self._tasks or self._tasks[resource].done():  # briefly not served
-                informer = self._informers[resource]
-                self._tasks[resource] = self._spawn(
-                    functools.partial(self._follow, informer), resource.label
-                )
+            self._informers.follow(resource, functools.partial(self._informer, resource))
 
-    async def _follow(self, informer: Informer) -> None:
-        """Keep the copy of a resource until it is not served any more; then discover again."""
-        await informer.keep()
-        await asyncio.sleep(PAUSE_S)  # discovery documents lag a little behind
-        asyncio.get_running_loop().call_soon(self._rediscover.wake)
+    def _informer(self, resource: Resource) -> Informer:
+        informer = Informer(
+            self._server,
+            resource,
+            self._world,
+            clock=self._clock,
+            applied=self._view_changed.wake,
+            chance=self._chance,
+        )
+        informer.on_unsynced = self._on_unsynced
+        return informer
 
     async def _ping(self) -> None:
         """Request `/readyz`; any status below 500 counts as an answer."""

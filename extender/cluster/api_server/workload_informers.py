@@ -7,7 +7,7 @@ scheduled as before.
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,17 @@ from immutables import Map
 
 from extender.cluster import types as api
 from extender.cluster.api_server.api_discovery import served_groups, served_resources
-from extender.cluster.api_server.informers import Informer, Resource
-from extender.cluster.connection.api_client import APPLY_PATCH, ApiResponse, ApiServer, Request
+from extender.cluster.api_server.informers import Informer, Informers, Resource
+from extender.cluster.connection.api_client import (
+    APPLY_PATCH,
+    ApiResponse,
+    ApiServer,
+    Request,
+    write_request,
+)
 from extender.cluster.read.object_decoding import profile_of, workload_of
-from extender.cluster.write.pod_writer import fault_of, rfc3339
-from extender.cluster.write.tree_group_writer import TreeGroupWriter
+from extender.cluster.write.group_writer import TreeGroupWriter
+from extender.cluster.write.pod_writer import rfc3339, send
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.workloads.admission_checks import API_VERSION as KUEUE
 from extender.core.workloads.admission_checks import (
@@ -47,7 +53,7 @@ from extender.core.workloads.workload_object import (
 )
 from extender.ports.log_ports import Clock
 from extender.ports.workload_ports import WorkloadView
-from extender.runtime.periodic import Changes, PeriodicTask
+from extender.runtime.periodic import PeriodicTask
 from extender.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
@@ -57,18 +63,27 @@ RETRY_S = 1.0
 ROLES = "deploy/kubernetes/workloads/rbac.yaml"
 # Our own kind first: until the built-in one is read too, it counts.
 TEMPLATE_VERSIONS = ("gang-extender.dev/v1alpha1", "scheduling.k8s.io/v1beta1")
+
+
+def _manifests(kind: str, plural: str, api_version: str) -> Resource:
+    return Resource(name=plural, kind=api.WorkloadManifest, api_version=api_version, read_as=kind)
+
+
 PROFILES = Resource(
-    name="treeprofiles", kind=api.TreeProfile, api_version="gang-extender.dev/v1alpha1"
+    name="treeprofiles",
+    kind=api.TreeProfile,
+    api_version="gang-extender.dev/v1alpha1",
+    read_as="TreeProfile",
 )
 # By the kinds of the copy: a Workload of Kueue is not one of ours. Checks first, the others are read for them.
-OF_KUEUE = {
-    f"Kueue {kind}": Resource(name=name, kind=api.WorkloadManifest, api_version=KUEUE)
+OF_KUEUE = [
+    _manifests(f"Kueue {kind}", name, KUEUE)
     for kind, name in (
         ("AdmissionCheck", "admissionchecks"),
         ("ResourceFlavor", "resourceflavors"),
         ("Workload", "workloads"),
     )
-}
+]
 
 
 class WorkloadInformers:
@@ -83,11 +98,9 @@ class WorkloadInformers:
         writer = TreeGroupWriter(server)
         self.create_group, self.apply_group = writer.create_group, writer.apply_group
         self.link_group, self.delete_group = writer.link_group, writer.delete_group
-        self._informers: dict[Resource, Informer] = {}
-        self._tasks: dict[Resource, asyncio.Task[None]] = {}
+        self._informers = Informers("workload kind")
         self._forbidden: set[Resource] = set()  # logged
         self._changed = Wakeup()
-        self._rediscover = Wakeup()
 
     # --- reading
 
@@ -108,16 +121,14 @@ class WorkloadInformers:
             work=self._discover,
             every_s=DISCOVER_EVERY_S,
             retry_s=RETRY_S,
-            changes=Changes(lambda: self._rediscover.revision, self._rediscover.wait),
+            changes=self._informers.changes,
             expected=(ClusterUnavailable,),
             failure="discovery of workload kinds failed",
         )
         try:
             await discovery.run()
         finally:
-            for task in self._tasks.values():
-                task.cancel()
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await self._informers.stop()
 
     # --- writing
 
@@ -169,92 +180,40 @@ class WorkloadInformers:
         manager: str = CONTROLLER,
     ) -> None:
         body = {"apiVersion": KUEUE, "kind": kind, "metadata": metadata, "status": status}
-        request = Request(
-            method="PATCH",
-            path=f"{path}/status",
-            query={"fieldManager": manager, "force": "true"},
-            body=msgspec.json.encode(body),
-            content_type=APPLY_PATCH,
-            effect=True,
-        )
-        try:
-            await self._server.call(request)
-        except ApiResponse as refusal:
-            raise fault_of(f"status of {kind} {metadata['name']}", refusal) from refusal
-
-    # --- the sink of the informers
-
-    def upsert(self, api_object: api.Watched) -> None:
-        """Add or replace an object."""
-        if isinstance(api_object, api.WorkloadManifest):
-            put = {
-                TEMPLATES_KIND: self._store.put_templates,
-                "Kueue AdmissionCheck": self._store.put_check,
-                "Kueue ResourceFlavor": self._store.put_flavor,
-                "Kueue Workload": self._store.put_queued,
-            }.get(api_object.kind)
-            if put is not None:
-                put(api_object)
-            else:
-                self._store.upsert(api_object)
-        elif isinstance(api_object, api.TreeProfile):
-            self._store.put_profile(profile_of(api_object))
-
-    def delete(self, api_object: api.Watched) -> None:
-        """Remove an object."""
-        if isinstance(api_object, api.TreeProfile):
-            self._store.delete_profile(api_object.metadata.name)
-        elif isinstance(api_object, api.WorkloadManifest) and api_object.kind == TEMPLATES_KIND:
-            self._store.delete_templates(api_object)
-        elif isinstance(api_object, api.WorkloadManifest) and api_object.kind in OF_KUEUE:
-            self._store.delete_of_kueue(api_object)
-        else:
-            self._store.delete(api_object.metadata.uid)
+        query = {"fieldManager": manager, "force": "true"}
+        request = write_request("PATCH", f"{path}/status", body, APPLY_PATCH, query=query)
+        await send(self._server, f"status of {kind} {metadata['name']}", request)
 
     # --- details
 
     async def _discover(self) -> None:
         """Keep one informer for every kind that is served."""
-        desired: dict[Resource, str] = {}
-        for api_version in TEMPLATE_VERSIONS:
-            if "workloads" in await served_resources(self._server, api_version):
-                resource = Resource(
-                    name="workloads", kind=api.WorkloadManifest, api_version=api_version
-                )
-                desired[resource] = TEMPLATES_KIND
+        desired = [
+            _manifests(TEMPLATES_KIND, "workloads", api_version)
+            for api_version in TEMPLATE_VERSIONS
+            if "workloads" in await served_resources(self._server, api_version)
+        ]
         if "treeprofiles" in await served_resources(self._server, PROFILES.api_version):
-            desired[PROFILES] = "TreeProfile"
+            desired.append(PROFILES)
         groups = await served_groups(self._server)
         for kind in self._kinds:
             served = await self._served(kind) if kind.group in groups else None
             if served is not None:
-                desired[served] = kind.kind
+                desired.append(served)
         if KUEUE.partition("/")[0] in groups:
             of_kueue = await served_resources(self._server, KUEUE)
-            desired |= {each: kind for kind, each in OF_KUEUE.items() if each.name in of_kueue}
-        for resource in [resource for resource in desired if not await self._allowed(resource)]:
-            del desired[resource]
-        for resource in [resource for resource in self._informers if resource not in desired]:
-            task = self._tasks.pop(resource)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            self._informers.pop(resource).purge()
-            log.info("workload kind is not served any more", extra={"resource": resource.label})
+            desired += [each for each in OF_KUEUE if each.name in of_kueue]
+        desired = [resource for resource in desired if await self._allowed(resource)]
+        await self._informers.keep_only(desired)
         self._store.set_absent(
             frozenset(kind.kind for kind in self._kinds if kind.group not in groups)
         )
         self._changed.wake()
         if PROFILES not in desired:  # there are none, and that is known
             self._store.set_synced("TreeProfile", synced=True)
-        self._store.set_served(frozenset(desired.values()))
-        for resource, name in desired.items():
-            running = self._tasks.get(resource)
-            if running is None or running.done():
-                log.info("workload kind is served", extra={"resource": resource.label})
-                self._informers[resource] = self._informer(resource, name)
-                self._tasks[resource] = asyncio.get_running_loop().create_task(
-                    self._follow(resource), name=f"workloads {resource.label}"
-                )
+        self._store.set_served(frozenset(resource.read_as for resource in desired))
+        for resource in desired:
+            self._informers.follow(resource, functools.partial(self._informer, resource))
 
     async def _allowed(self, resource: Resource) -> bool:
         """Return whether the account may list a resource; without its ClusterRole a kind is switched off."""
@@ -276,45 +235,17 @@ class WorkloadInformers:
         for version in kind.versions:
             api_version = f"{kind.group}/{version}"
             if kind.plural in await served_resources(self._server, api_version):
-                return Resource(
-                    name=kind.plural, kind=api.WorkloadManifest, api_version=api_version
-                )
+                return _manifests(kind.kind, kind.plural, api_version)
         return None
 
-    def _informer(self, resource: Resource, kind: str) -> Informer:
-        informer = Informer(
-            self._server,
-            resource,
-            _Named(self, kind),
-            clock=self._clock,
-            applied=lambda: self._applied(informer, kind),
-        )
+    def _informer(self, resource: Resource) -> Informer:
+        def applied() -> None:
+            self._store.set_synced(resource.read_as, synced=informer.synced)
+            self._changed.wake()
+
+        log.info("workload kind is served", extra={"resource": resource.label})
+        informer = Informer(self._server, resource, self._store, clock=self._clock, applied=applied)
         return informer
-
-    def _applied(self, informer: Informer, kind: str) -> None:
-        self._store.set_synced(kind, synced=informer.synced)
-        self._changed.wake()
-
-    async def _follow(self, resource: Resource) -> None:
-        await self._informers[resource].keep()
-        await asyncio.sleep(RETRY_S)  # discovery documents lag a little behind
-        asyncio.get_running_loop().call_soon(self._rediscover.wake)
-
-
-class _Named:
-    """The sink of one kind: items of a list have no kind of their own."""
-
-    def __init__(self, sink: WorkloadInformers, kind: str) -> None:
-        self._sink = sink
-        self._kind = kind
-
-    def upsert(self, api_object: api.Watched) -> None:
-        """Add or replace an object."""
-        self._sink.upsert(msgspec.structs.replace(api_object, kind=self._kind))
-
-    def delete(self, api_object: api.Watched) -> None:
-        """Remove an object."""
-        self._sink.delete(msgspec.structs.replace(api_object, kind=self._kind))
 
 
 T = TypeVar("T")
@@ -331,8 +262,40 @@ class WorkloadStore:
     def __init__(self) -> None:
         self.view = WorkloadView()
 
-    def upsert(self, manifest: api.WorkloadManifest) -> None:
-        """Add or replace a workload."""
+    def upsert(self, api_object: api.WorkloadManifest | api.TreeProfile) -> None:
+        """Add or replace an object."""
+        if isinstance(api_object, api.TreeProfile):
+            self.put_profile(profile_of(api_object))
+            return
+        put = {
+            TEMPLATES_KIND: self._put_templates,
+            "Kueue AdmissionCheck": self._put_check,
+            "Kueue ResourceFlavor": self._put_flavor,
+            "Kueue Workload": self._put_queued,
+        }.get(api_object.kind, self._put_workload)
+        put(api_object)
+
+    def delete(self, api_object: api.WorkloadManifest | api.TreeProfile) -> None:
+        """Remove an object."""
+        view, uid, name = self.view, api_object.metadata.uid, api_object.metadata.name
+        if isinstance(api_object, api.TreeProfile):
+            self._change(profiles=_without(view.profiles, name))
+        elif api_object.kind == TEMPLATES_KIND:
+            before = view.templates.get(api_object.key)
+            if before is not None and before.uid == uid:
+                self._change(templates=view.templates.delete(api_object.key))
+        elif api_object.kind == "Kueue Workload":
+            self._change(queued=_without(view.queued, uid))
+        elif api_object.kind == "Kueue AdmissionCheck":
+            self._change(checks=_without(view.checks, name))
+        elif api_object.kind == "Kueue ResourceFlavor":
+            self._change(flavors=_without(view.flavors, name))
+        elif (workload := view.objects.get(uid)) is not None:
+            self._change(
+                objects=view.objects.delete(uid), owned=_without_owned(view.owned, workload)
+            )
+
+    def _put_workload(self, manifest: api.WorkloadManifest) -> None:
         before = self.view.objects.get(manifest.metadata.uid)
         if before is None and not is_covered(manifest):
             return
@@ -345,36 +308,20 @@ class WorkloadStore:
             owned = owned.set(workload.owner.uid, siblings.set(workload.uid, workload))
         self._change(objects=self.view.objects.set(workload.uid, workload), owned=owned)
 
-    def delete(self, uid: str) -> None:
-        """Remove a workload."""
-        before = self.view.objects.get(uid)
-        if before is not None:
-            self._remove(before)
-
     def put_profile(self, profile: TreeProfile) -> None:
         """Add or replace a profile."""
         self._change(profiles=self.view.profiles.set(profile.name, profile))
 
-    def delete_profile(self, name: str) -> None:
-        """Remove a profile."""
-        if name in self.view.profiles:
-            self._change(profiles=self.view.profiles.delete(name))
-
-    def put_templates(self, manifest: api.WorkloadManifest) -> None:
+    def _put_templates(self, manifest: api.WorkloadManifest) -> None:
         """Add or replace a Workload; a built-in one comes before one of our API group."""
         workload = workload_of(manifest)
         key = (workload.namespace, workload.name)
         before = self.view.templates.get(key)
-        if before is None or before.uid == workload.uid or _is_builtin(workload):
+        builtin = workload.api_version.startswith("scheduling.k8s.io/")
+        if before is None or before.uid == workload.uid or builtin:
             self._change(templates=self.view.templates.set(key, workload))
 
-    def delete_templates(self, manifest: api.WorkloadManifest) -> None:
-        """Remove a Workload."""
-        before = self.view.templates.get(manifest.key)
-        if before is not None and before.uid == manifest.metadata.uid:
-            self._change(templates=self.view.templates.delete(manifest.key))
-
-    def put_check(self, manifest: api.WorkloadManifest) -> None:
+    def _put_check(self, manifest: api.WorkloadManifest) -> None:
         """Add or replace an AdmissionCheck of Kueue; those of other controllers are left out."""
         metadata = manifest.metadata
         if manifest.spec.get("controllerName") != CONTROLLER or metadata.deletion_timestamp:
@@ -391,30 +338,19 @@ class WorkloadStore:
         )
         self._change(checks=self.view.checks.set(metadata.name, check))
 
-    def put_queued(self, manifest: api.WorkloadManifest) -> None:
+    def _put_queued(self, manifest: api.WorkloadManifest) -> None:
         """Add or replace a Workload of Kueue; those without quota or without checks are left out."""
         metadata = manifest.metadata
         queued = None
         if manifest.status.get("admissionChecks"):
             queued = queued_workload(workload_of(manifest), metadata.resource_version)
         without = _without(self.view.queued, metadata.uid)
-        if queued is not None or without is not self.view.queued:
-            self._change(queued=without if queued is None else without.set(queued.uid, queued))
+        self._change(queued=without if queued is None else without.set(queued.uid, queued))
 
-    def put_flavor(self, manifest: api.WorkloadManifest) -> None:
+    def _put_flavor(self, manifest: api.WorkloadManifest) -> None:
         """Add or replace a ResourceFlavor."""
         flavor = msgspec.convert(manifest.spec, Flavor)
         self._change(flavors=self.view.flavors.set(manifest.metadata.name, flavor))
-
-    def delete_of_kueue(self, manifest: api.WorkloadManifest) -> None:
-        """Remove an object of Kueue."""
-        view, metadata = self.view, manifest.metadata
-        if manifest.kind.endswith("Workload"):
-            self._change(queued=_without(view.queued, metadata.uid))
-        elif manifest.kind.endswith("AdmissionCheck"):
-            self._change(checks=_without(view.checks, metadata.name))
-        else:
-            self._change(flavors=_without(view.flavors, metadata.name))
 
     def set_served(self, kinds: AbstractSet[str]) -> None:
         """Set which kinds are read: those of them whose objects are not all known are pending."""
@@ -434,14 +370,11 @@ class WorkloadStore:
         if kinds != self.view.absent:
             self._change(absent=kinds)
 
-    def _remove(self, workload: WorkloadObject) -> None:
-        self._change(
-            objects=self.view.objects.delete(workload.uid),
-            owned=_without_owned(self.view.owned, workload),
-        )
-
     def _change(self, **fields: object) -> None:
-        self.view = msgspec.structs.replace(self.view, revision=self.view.revision + 1, **fields)
+        """Replace fields of the view; it stays the same where each has the object that it had."""
+        if any(getattr(self.view, name) is not value for name, value in fields.items()):
+            revision = self.view.revision + 1
+            self.view = msgspec.structs.replace(self.view, revision=revision, **fields)
 
 
 def _without(objects: Map[str, T], key: str) -> Map[str, T]:
@@ -457,10 +390,6 @@ def _without_owned(
     if workload.uid in left:
         left = left.delete(workload.uid)
     return owned.set(workload.owner.uid, left) if left else owned.delete(workload.owner.uid)
-
-
-def _is_builtin(workload: WorkloadObject) -> bool:
-    return workload.api_version.startswith("scheduling.k8s.io/")
 
 
 def is_covered(manifest: api.WorkloadManifest) -> bool:

@@ -20,6 +20,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from http import HTTPStatus
+from http.client import responses
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -145,6 +146,27 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tries_max: int = TRIES_MAX
 
 
+def write_request(
+    method: Method,
+    path: str,
+    body: object,
+    content_type: str = JSON,
+    *,
+    query: Mapping[str, str] | None = None,
+    tries_max: int = TRIES_MAX,
+) -> Request:
+    """Return a call with an effect, whose body is JSON."""
+    return Request(
+        method=method,
+        path=path,
+        query=query or {},
+        body=msgspec.json.encode(body),
+        content_type=content_type,
+        effect=True,
+        tries_max=tries_max,
+    )
+
+
 class _Trial(NamedTuple):
     """The result of sending a request once."""
 
@@ -159,10 +181,6 @@ class _Session(NamedTuple):
 
     client: ApiClient
     session: aiohttp.ClientSession
-
-
-def _always() -> bool:
-    return True
 
 
 def _proxy_of(url: str) -> str | None:
@@ -249,7 +267,7 @@ class ApiServer:
         self,
         configuration: Configuration,
         *,
-        fence: Callable[[], bool] = _always,
+        fence: Callable[[], bool] = lambda: True,
         renew: Callable[[], Awaitable[Configuration]] | None = None,
         chance: random.Random | None = None,
     ) -> None:
@@ -475,11 +493,14 @@ class ApiServer:
         headers = {"Accept": JSON, "Content-Type": request.content_type, "User-Agent": USER_AGENT}
         # Refreshes a short-lived token (in-cluster, or from an exec plugin).
         await opened.client.update_params_for_auth(headers, [], ["BearerToken"])
+        payload: bytes | _Fenced | None = request.body
+        if request.body is not None and request.effect:
+            payload = _Fenced(request.body, self._fence)
         async with opened.session.request(
             request.method,
             f"{self._configuration.host}{request.path}",
             params=request.query,
-            data=self._payload(request),
+            data=payload,
             headers=headers,
             timeout=limits,
             proxy=self._proxy,
@@ -488,11 +509,6 @@ class ApiServer:
             allow_redirects=False,
         ) as response:
             yield response
-
-    def _payload(self, request: Request) -> bytes | _Fenced | None:
-        if request.body is None or not request.effect:
-            return request.body
-        return _Fenced(request.body, self._fence)
 
     def _pause(self, attempt: int, retry_after_s: float) -> float:
         """Return the seconds to wait: Retry-After, else doubled each time; plus jitter of up to a half."""
@@ -535,11 +551,4 @@ def _response_of(status: int, body: bytes) -> ApiResponse:
         error = msgspec.json.decode(body, type=_Status)
     except msgspec.DecodeError:
         error = _Status(message=body[:200].decode(errors="replace"))
-    return ApiResponse(status, error.reason or _phrase(status), error.message)
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
+    return ApiResponse(status, error.reason or responses.get(status, ""), error.message)

@@ -35,16 +35,20 @@ from extender.cluster.read.object_decoding import (
     source_of,
     without_nulls,
 )
-from extender.cluster.read.unknown_fields import CHECKED, fields_not_read, unknown_names
-from extender.cluster.types import Namespace, TreeProfile
+from extender.cluster.read.unknown_fields import fields_not_read, unknown_names
 from extender.core.model.errors import BadInput, several, texts_of
 from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.fields.field_check import field_notes
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.kinds.podcliqueset_podgangs import GROUP as GROVE_GROUP
+from extender.core.workloads.kinds.podcliqueset_podgangs import PODCLIQUESET_SPEC
 from extender.core.workloads.kinds.trainjob_jobset import GROUP as TRAINER_GROUP
-from extender.core.workloads.workload_fields import PodCliqueSetFields, PodFields
-from extender.core.workloads.workload_kind import HeldWorkload, WorkloadKind
+from extender.core.workloads.workload_kind import (
+    POD_FIELDS,
+    HeldWorkload,
+    WorkloadKind,
+    fields_type,
+)
 
 NAMESPACE: Final = "default"
 NODE_GROUP: Final = "node.k8s.io"
@@ -85,6 +89,7 @@ _THEIR_TOPOLOGY: Final = {
 _KUSTOMIZE: Final = "kustomize.config.k8s.io"
 _KUSTOMIZED: Final = "; of a kustomization give the output of `kubectl kustomize`"
 _NO_PODS: Final = frozenset(("", "apps", "autoscaling", "batch", "policy", "kueue.x-k8s.io"))
+_POD_SPEC: Final = fields_type("PodSpec", POD_FIELDS)
 GENERATED: Final = 5  # characters that the API server adds to a generateName
 FAULTS_MAX: Final = 1_000  # a body of 16 MB may have millions of wrong objects
 _UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, OUR_GROUP)
@@ -94,19 +99,12 @@ _CLUSTER_WIDE: Final = (
     api.PriorityClass,
     api.RuntimeClass,
     api.StorageClass,
-    Namespace,
-    TreeProfile,
+    api.Namespace,
+    api.TreeProfile,
     api.ClusterTopology,
     api.ClusterTrainingRuntime,
 )
-_GROUP_KINDS: Final = {"PodGroup", "CompositePodGroup", "Workload"}
-_READ: Final[dict[str, frozenset[str]]] = {  # API group -> kinds that are read
-    "": frozenset({"Node", "Pod", "PersistentVolume", "PersistentVolumeClaim"}),
-    BUILTIN_GROUP: frozenset({"PriorityClass", *_GROUP_KINDS}),
-    OUR_GROUP: frozenset(_GROUP_KINDS),
-    "policy": frozenset({"PodDisruptionBudget"}),
-    STORAGE_GROUP: frozenset({"StorageClass"}),
-}
+_GROUP_KINDS: Final = ("PodGroup", "CompositePodGroup", "Workload")
 _OLDEST: Final = (
     "Workload",
     f"{BUILTIN_GROUP}/v1alpha1",
@@ -122,8 +120,8 @@ _FIELDS_KNOWN: Final = (
 Ident = tuple[str, str, str, str]  # kind, API group (of groups), namespace, name
 Source = (
     api.WorkloadManifest
-    | TreeProfile
-    | Namespace
+    | api.TreeProfile
+    | api.Namespace
     | api.TrainingRuntime
     | api.PodCliqueSet
     | api.ClusterTopology
@@ -133,41 +131,39 @@ Source = (
 )
 T = TypeVar("T", bound=api.KubernetesObject)
 
-_SOURCES: Final[dict[tuple[str, str], type[Source]]] = {
+# By API group and kind: the objects that are read, then those that they are made from; workloads are in KINDS.
+_TYPES: Final[dict[tuple[str, str], type[api.Readable | Source]]] = {
+    **{("", kind.__name__): kind for kind in (api.Node, api.Pod, api.PersistentVolume)},
+    ("", "PersistentVolumeClaim"): api.PersistentVolumeClaim,
+    (BUILTIN_GROUP, "PriorityClass"): api.PriorityClass,
+    **{(group, k): api.KINDS[k] for group in (BUILTIN_GROUP, OUR_GROUP) for k in _GROUP_KINDS},
+    ("policy", "PodDisruptionBudget"): api.PodDisruptionBudget,
+    (STORAGE_GROUP, "StorageClass"): api.StorageClass,
     ("", "LimitRange"): api.LimitRange,
-    ("", "Namespace"): Namespace,
+    ("", "Namespace"): api.Namespace,
     (NODE_GROUP, "RuntimeClass"): api.RuntimeClass,
-    (OUR_GROUP, "TreeProfile"): TreeProfile,
+    (OUR_GROUP, "TreeProfile"): api.TreeProfile,
     (TRAINER_GROUP, "ClusterTrainingRuntime"): api.ClusterTrainingRuntime,
     (TRAINER_GROUP, "TrainingRuntime"): api.TrainingRuntime,
     (GROVE_GROUP, "PodCliqueSet"): api.PodCliqueSet,
     (GROVE_GROUP, "ClusterTopology"): api.ClusterTopology,
     (GROVE_GROUP, "ClusterTopologyBinding"): api.ClusterTopologyBinding,
 }
-
-
-_SOURCE_VERSIONS: Final = {
-    "": "v1",
-    NODE_GROUP: f"{NODE_GROUP}/v1",
-    OUR_GROUP: f"{OUR_GROUP}/v1alpha1",
-    TRAINER_GROUP: f"{TRAINER_GROUP}/v1alpha1",
-    GROVE_GROUP: f"{GROVE_GROUP}/v1alpha1",
-}
-# API group of `_READ` -> its versions, newest first
+# API group of `_TYPES` -> its versions, newest first
 _VERSIONS: Final[dict[str, tuple[str, ...]]] = {
     "": ("v1",),
     BUILTIN_GROUP: ("v1", "v1beta1", "v1alpha3", "v1alpha2"),
-    OUR_GROUP: ("v1alpha1",),
-    "policy": ("v1", "v1beta1"),
-    STORAGE_GROUP: ("v1", "v1beta1"),
+    **dict.fromkeys((OUR_GROUP, TRAINER_GROUP, GROVE_GROUP), ("v1alpha1",)),
+    **dict.fromkeys(("policy", STORAGE_GROUP), ("v1", "v1beta1")),
+    NODE_GROUP: ("v1",),
 }
 _VERSION: Final = re.compile(r"v(?P<major>\d+)((?P<stage>alpha|beta)(?P<minor>\d+))?")
 _HOLDERS: Final = {(kind.group, holder): kind for kind in KINDS for holder in kind.holders}
 _ALL_KINDS: Final = sorted(
-    {*(kind for _, kind in _HOLDERS), *api.KINDS, *BY_KIND, *(kind for _, kind in _SOURCES)}
+    {*(kind for _, kind in _HOLDERS), *api.KINDS, *BY_KIND, *(kind for _, kind in _TYPES)}
 )
 _PLANNED: Final = sorted({"Pod", "PodGroup", "CompositePodGroup", "PodCliqueSet", *(kind for _, kind in _HOLDERS), *(kind.kind for kind in KINDS if kind.plural)})  # fmt: skip
-_ALL_GROUPS: Final = sorted({*_READ, *(one.group for one in KINDS), *_SOURCE_VERSIONS} - {""})
+_ALL_GROUPS: Final = sorted({*_VERSIONS, *(kind.group for kind in KINDS)} - {""})
 
 
 class Role(Enum):
@@ -305,20 +301,11 @@ def _entry(obj: object, where: str, role: Role) -> AnyEntry | None:
         raise BadInput(f"{where}: {kind}: items: expected a list, found {shown(obj['items'])}")
     group = version.rpartition("/")[0]
     try:
-        if kind in _READ.get(group, ()) and (kind, version) != _OLDEST:
-            readable: type[api.Readable] = api.KINDS[kind]
-            _check_version(kind, version)
-            decoded, notes = _read_as(readable, obj, where, role)
-            return Entry(obj=decoded, where=where, role=role, notes=notes)
-        if (source := _source_type(kind, group)) is not None:
-            if issubclass(source, api.WorkloadManifest):
-                if role is Role.WANTED:
-                    _check_version(kind, version)
-                _check_fields(kind, BY_KIND[kind].spec_type, obj)
-            elif source is api.PodCliqueSet:
-                _check_fields(kind, PodCliqueSetFields, obj)
-            source_obj, notes = _read_as(source, obj, where, role)
-            return SourceEntry(obj=source_obj, where=where, role=role, notes=notes)
+        object_type = _TYPES.get((group, kind))
+        if kind in BY_KIND and BY_KIND[kind].group == group and BY_KIND[kind].plural:
+            object_type = api.WorkloadManifest
+        if object_type is not None and (kind, version) != _OLDEST:
+            return _read_entry(object_type, obj, where, role)
         if (of := _HOLDERS.get((group, kind))) is not None:
             return _held_entry(of, obj, where, role)
         _check_ignored(obj, kind, version, role)
@@ -329,6 +316,22 @@ def _entry(obj: object, where: str, role: Role) -> AnyEntry | None:
         texts = (t if t.startswith(name) else f"{name}: {t}" for t in texts_of(fault))
         raise several(tuple(f"{where}: {text}" for text in texts)) from fault
     return None
+
+
+def _read_entry(
+    object_type: type[api.Readable | Source], obj: Mapping[str, Any], where: str, role: Role
+) -> AnyEntry:
+    kind, is_workload = str(obj["kind"]), object_type is api.WorkloadManifest
+    if kind in api.KINDS or (is_workload and role is Role.WANTED):
+        _check_version(kind, str(obj["apiVersion"]))
+    if is_workload:
+        _check_fields(kind, BY_KIND[kind].spec_type, obj)
+    elif object_type is api.PodCliqueSet:
+        _check_fields(kind, PODCLIQUESET_SPEC, obj)
+    decoded, notes = _read_as(object_type, obj, where, role)
+    if isinstance(decoded, api.Readable):
+        return Entry(obj=decoded, where=where, role=role, notes=notes)
+    return SourceEntry(obj=decoded, where=where, role=role, notes=notes)
 
 
 def _held_entry(
@@ -416,13 +419,12 @@ def _versions_of(kind: str) -> tuple[str, ...]:
     """Return the API versions of a kind that are read, newest first."""
     versions = [
         f"{group}/{version}".removeprefix("/")
-        for group, kinds in _READ.items()
-        if kind in kinds
+        for group, name in _TYPES
+        if name == kind
         for version in _VERSIONS[group]
     ]
     if kind in BY_KIND:
         versions += (f"{BY_KIND[kind].group}/{version}" for version in BY_KIND[kind].versions)
-    versions += (_SOURCE_VERSIONS[group] for group, name in _SOURCES if name == kind)
     versions += (
         f"{of.group}/{version}"
         for (_, holder), of in _HOLDERS.items()
@@ -502,13 +504,6 @@ def _other(obj: Mapping[str, Any]) -> api.OtherObject:
     )
 
 
-def _source_type(kind: str, group: str) -> type[Source] | None:
-    """Return the type of a kind that groups and pods are made from, or None."""
-    if kind in BY_KIND and BY_KIND[kind].group == group and BY_KIND[kind].plural:
-        return api.WorkloadManifest
-    return _SOURCES.get((group, kind))
-
-
 def _named(obj: Mapping[str, object], where: str) -> Mapping[str, object]:
     """Return an object with a name where it has a generateName, as the API server makes one; here by its place in the files."""
     metadata = obj.get("metadata")
@@ -540,7 +535,7 @@ def _read_as(
     name = named(str(obj["kind"]), obj)
     try:
         if kind is api.Pod and role is Role.WANTED:
-            _check_fields("Pod", PodFields, obj)
+            _check_fields("Pod", _POD_SPEC, obj)
         decoded = convert(kind, obj)
     except BadInput as fault:
         raise several((*texts_of(fault), *(f"{name}: {text}" for text in wrong))) from fault
@@ -553,7 +548,7 @@ def _read_as(
         if kind is api.PodCliqueSet:  # of the others, the compiler refuses the tree
             wrong.extend(f"{note}; leave it out" for note in notes if note.kind == "constraint")
     ours = str(obj["apiVersion"]).startswith(f"{OUR_GROUP}/")
-    if isinstance(decoded, CHECKED):  # an API server of a later version may have more fields
+    if fields_not_read(kind) is not None:  # an API server of a later version may have more fields
         extra = field_problems(without_nulls(obj), kind, fields_not_read)
         (wrong if ours else unusual).extend(map(str, extra))
     if wrong:

@@ -175,10 +175,11 @@ def complete(
     filled, of_classes = _admitted(filled, last.values(), expanded)
     warnings += of_classes
     converted = _with_counts([_with_allocatable(entry) for entry in filled])
-    limited = [f for f in filled if _lacks_pods(f.obj)]
+    nodes = (entry.obj for entry in filled if isinstance(entry.obj, api.Node))
+    limited = [n for n in nodes if "pods" not in (n.status.allocatable or n.status.capacity)]
     if limited:
         warnings.append(
-            f"{counted(len(limited), 'node')} without pods in the capacity, such as {limited[0].obj.label}; "
+            f"{counted(len(limited), 'node')} without pods in the capacity, such as {limited[0].label}; "
             f"{KUBELET_PODS_MAX} is assumed, the kubelet's default"
         )
     warnings += [text for entry in converted for text in admission_warnings(entry.obj)]
@@ -340,12 +341,6 @@ def _admitted(
         for name, pods in sorted(absent.items())
         if pods
     ]
-
-
-def _lacks_pods(obj: api.Readable) -> bool:
-    return isinstance(obj, api.Node) and "pods" not in (
-        obj.status.allocatable or obj.status.capacity
-    )
 
 
 def _with_allocatable(entry: Entry) -> Entry:

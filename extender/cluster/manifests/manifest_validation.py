@@ -24,6 +24,7 @@ from extender.core.model.scheduling_constraints import (
     SliceLevel,
     slices_problem,
 )
+from extender.core.workloads.tree_policy import is_label_key, is_object_name
 
 TEMPLATES_MAX: Final = 8
 TOPOLOGY_MAX: Final = 1
@@ -38,17 +39,8 @@ _HONORS: Final = ("Honor", "Ignore")
 _EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 _POLICIES: Final = {"", "PreemptLowerPriority", "Never"}
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_SUBDOMAIN: Final = re.compile(
-    r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-)
-_LABEL_KEY: Final = re.compile(
-    r"((?=.{1,253}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-)
 
 ALL_OF_BASIC: Final = "all is meant for a gang, and the policy is basic; Kubernetes 1.38 refuses it in built-in objects (E11)"
-
-Templated = api.GroupSpec | api.Template
 
 
 def check(obj: api.Readable) -> None:
@@ -63,7 +55,7 @@ def check(obj: api.Readable) -> None:
     if isinstance(obj, api.Workload):
         problems = _workload(obj)
     elif isinstance(obj, api.PodGroup | api.CompositePodGroup):
-        problems = _group(obj)
+        problems = _common("spec", obj.spec, composite=isinstance(obj, api.CompositePodGroup))
     elif isinstance(obj, api.Pod):
         problems = _pod(obj.spec)
     else:
@@ -93,12 +85,11 @@ def admission_warnings(obj: api.Readable) -> Iterator[str]:
     if not isinstance(obj, api.PodGroup | api.CompositePodGroup):
         return
     spec, refused = obj.spec, "an API server would refuse it"
-    if not _SUBDOMAIN.fullmatch(obj.metadata.name):
+    if not is_object_name(obj.metadata.name):
         yield f'{obj.label}: metadata.name: "{obj.metadata.name}" is not a valid name; {refused}'
-    for key in _keys(spec):
-        if not _LABEL_KEY.fullmatch(key):
-            field = f"spec.schedulingConstraints.{_field_of(spec, key)}"
-            yield f'{obj.label}: {field}: "{key}" is not a valid label key; {refused}'
+    for field, key in _wrong_keys(spec):
+        path = f"spec.schedulingConstraints.{field}"
+        yield f'{obj.label}: {path}: "{key}" is not a valid label key; {refused}'
     old = spec.pod_group_template_ref
     if spec.parent_composite_pod_group_name and spec.workload_ref is None and old is None:
         yield (
@@ -121,33 +112,22 @@ def _is_basic(template: api.Template) -> bool:
     return policy is not None and policy.basic is not None and policy.gang is None
 
 
-def _group(group: api.Group) -> Iterator[str]:
-    yield from _common("spec", group.spec, composite=isinstance(group, api.CompositePodGroup))
-
-
-def _keys(spec: Templated) -> Iterator[str]:
+def _wrong_keys(spec: api.GroupPolicies) -> Iterator[tuple[str, str]]:
+    """Yield the field of each constraint whose key is none of a label, with that key."""
     constraints = spec.scheduling_constraints
-    for entry in (*constraints.topology, *constraints.topology_constraints):
-        yield entry.key or entry.level or entry.topology_key
-    yield from constraints.preferred
+    keys = [
+        ("topology", entry.key or entry.level or entry.topology_key)
+        for entry in (*constraints.topology, *constraints.topology_constraints)
+    ]
+    keys += [("preferred", key) for key in constraints.preferred]
     if constraints.exclusive is not None:
-        yield constraints.exclusive.key
-    yield from (near.key for near in constraints.near)
-    yield from (entry.key for entry in constraints.slices)
+        keys.append(("exclusive.key", constraints.exclusive.key))
+    keys += [("near.key", near.key) for near in constraints.near]
+    keys += [("slices.key", entry.key) for entry in constraints.slices]
+    yield from ((field, key) for field, key in keys if not is_label_key(key))
 
 
-def _field_of(spec: Templated, key: str) -> str:
-    constraints = spec.scheduling_constraints
-    if constraints.exclusive is not None and key == constraints.exclusive.key:
-        return "exclusive.key"
-    if key in [near.key for near in constraints.near]:
-        return "near.key"
-    if key in [entry.key for entry in constraints.slices]:
-        return "slices.key"
-    return "preferred" if key in constraints.preferred else "topology"
-
-
-def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
+def _common(path: str, spec: api.GroupPolicies, *, composite: bool) -> Iterator[str]:
     """Yield the violations of rules that hold for templates and for groups."""
     constraints = spec.scheduling_constraints
     topology = (*constraints.topology, *constraints.topology_constraints)
@@ -205,16 +185,19 @@ def _claims(spec: api.PodSpec) -> Iterator[str]:
     """Yield claims that name nothing or two things, and containers that use one that the pod does not have."""
     yield from _references("spec", spec.resource_claims)
     names = [claim.name for claim in spec.resource_claims]
-    for field, containers in (
-        ("containers", spec.containers),
-        ("initContainers", spec.init_containers),
-    ):
-        for n, container in enumerate(containers):
-            for used in container.resources.claims:
-                if used.name not in names:
-                    hint = did_you_mean(used.name, names) or "; add it there, or leave it out"
-                    path = f"spec.{field}[{n}].resources.claims"
-                    yield f'{path}: "{used.name}" is no entry of spec.resourceClaims{hint}'
+    for path, container in _all_containers(spec):
+        for used in container.resources.claims:
+            if used.name not in names:
+                hint = did_you_mean(used.name, names) or "; add it there, or leave it out"
+                text = f'"{used.name}" is no entry of spec.resourceClaims{hint}'
+                yield f"{path}.resources.claims: {text}"
+
+
+def _all_containers(spec: api.PodSpec) -> Iterator[tuple[str, api.Container]]:
+    for n, container in enumerate(spec.containers):
+        yield f"spec.containers[{n}]", container
+    for n, container in enumerate(spec.init_containers):
+        yield f"spec.initContainers[{n}]", container
 
 
 def _references(path: str, claims: Sequence[api.ClaimReference]) -> Iterator[str]:
@@ -232,18 +215,11 @@ def _references(path: str, claims: Sequence[api.ClaimReference]) -> Iterator[str
 
 
 def _containers(spec: api.PodSpec) -> Iterator[str]:
-    for field, containers in (
-        ("containers", spec.containers),
-        ("initContainers", spec.init_containers),
-    ):
-        for n, container in enumerate(containers):
-            path = f"spec.{field}[{n}]"
-            yield from _resources(f"{path}.resources", container.resources)
-            yield from _resource_names(f"{path}.resources", container.resources)
-            yield from _one_of(f"{path}.restartPolicy", container.restart_policy, _RESTARTS)
-    names = [
-        container.name for container in (*spec.containers, *spec.init_containers) if container.name
-    ]
+    for path, container in _all_containers(spec):
+        yield from _resources(f"{path}.resources", container.resources)
+        yield from _resource_names(f"{path}.resources", container.resources)
+        yield from _one_of(f"{path}.restartPolicy", container.restart_policy, _RESTARTS)
+    names = [container.name for _, container in _all_containers(spec) if container.name]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f'spec.containers: the name "{name}" is used twice; give one of them another name'
 
@@ -306,10 +282,8 @@ def _resource_names(path: str, needs: api.ResourceNeeds) -> Iterator[str]:
 
 def _pod_level(spec: api.PodSpec) -> Iterator[str]:
     """Yield what is wrong with the resources of a pod as a whole, which are not those of devices."""
-    for field, resources in (
-        ("requests", spec.resources.requests),
-        ("limits", spec.resources.limits),
-    ):
+    needs = spec.resources
+    for field, resources in (("requests", needs.requests), ("limits", needs.limits)):
         for name in resources:
             if name not in ("cpu", "memory") and not name.startswith(_HUGE_PAGES):
                 yield f"spec.resources.{field}: {name}: a pod has cpu, memory and huge pages here; move it to a container"
@@ -378,10 +352,8 @@ def _workload(workload: api.Workload) -> Iterator[str]:
             yield from _refused_since_1_38(path, template, first or template)
         if workload.api_version.startswith(f"{BUILTIN}/"):
             yield from _not_built_in(f"{path}.schedulingConstraints", template)
-        for key in _keys(template):
-            if not _LABEL_KEY.fullmatch(key):
-                field = _field_of(template, key)
-                yield f'{path}.schedulingConstraints.{field}: "{key}" is not a valid label key'
+        for field, key in _wrong_keys(template):
+            yield f'{path}.schedulingConstraints.{field}: "{key}" is not a valid label key'
         deepest = max(deepest, (path, level), key=lambda place: place[1])
         first = first or template
         ours, theirs = _priority(template), _priority(first)
@@ -479,7 +451,7 @@ def _template(
                 )
 
 
-def _required(path: str, spec: Templated) -> Iterator[str]:
+def _required(path: str, spec: api.GroupPolicies) -> Iterator[str]:
     """Yield that a group names more children that always count than it counts."""
     gang = spec.scheduling_policy.gang if spec.scheduling_policy is not None else None
     if gang is None:
@@ -489,7 +461,7 @@ def _required(path: str, spec: Templated) -> Iterator[str]:
     if len(names) > least:
         yield f"{path}: {len(names)} names count towards minGroupCount, which is {least}; raise it"
     for name in names:
-        if not _SUBDOMAIN.fullmatch(name):
+        if not is_object_name(name):
             yield f'{path}: "{name}" is not a valid name'
 
 

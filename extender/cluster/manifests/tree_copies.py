@@ -19,7 +19,6 @@ from extender.cluster.manifests.manifest_loader import Manifest, build, complete
 from extender.cluster.manifests.workload_objects import LiveSources
 from extender.cluster.read.object_decoding import key_of, parent_of
 from extender.cluster.read.pod_conversion import ended, group_named
-from extender.cluster.types import PodStatus, SchedulingGroup
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import composite_key
@@ -239,14 +238,14 @@ class _Renaming:
         if group_named(pod) in self._groups:
             field = spec.scheduling_group.pod_group_name
             if field:
-                group = SchedulingGroup(pod_group_name=field + self._suffix)
+                group = api.SchedulingGroup(pod_group_name=field + self._suffix)
                 spec = msgspec.structs.replace(spec, scheduling_group=group)
             named = {
                 label: labels[label] + self._suffix for label in GROUP_LABELS if labels.get(label)
             }
             labels = {**labels, **named}
         pod = with_metadata(pod, labels=labels)
-        return msgspec.structs.replace(pod, spec=spec, status=PodStatus())
+        return msgspec.structs.replace(pod, spec=spec, status=api.PodStatus())
 
     def _group(self, group: api.PodGroup | api.CompositePodGroup) -> api.Group:
         """Return a group below the copy of its parent."""

@@ -61,6 +61,7 @@ from extender.core.workloads.tree_compiler import (
     adopts_groups,
     compile_tree,
     counted_parts,
+    parts_of,
     workload_parts,
 )
 from extender.core.workloads.tree_parts import Composite, Leaf, Part, first_leaves, leaves_of
@@ -184,13 +185,8 @@ def _expand_plain_pods(
             )
             expansion.warnings.append(f"{workload}: metadata.labels[{TOTAL_LABEL}]: {text}")
         for spec in tree.groups:
-            group = group_from(spec)
-            metadata = msgspec.structs.replace(
-                group.metadata,
-                namespace=namespace,
-                creation_timestamp=members[0].obj.metadata.creation_timestamp,
-            )
-            group = msgspec.structs.replace(group, metadata=metadata)
+            created = members[0].obj.metadata.creation_timestamp
+            group = with_metadata(group_from(spec), namespace=namespace, creation_timestamp=created)
             where = f"{members[0].where}, {workload}"
             expansion.plain.append(Entry(obj=group, where=where, role=Role.WANTED))
             expansion.origins[GroupKey(namespace, name, "PodGroup")] = GroupOrigin(
@@ -293,6 +289,36 @@ class _FileWorkload(ABC):
         owner = self._owner
         return owner if owner and owner.kind in self._kind.policy_from else workload
 
+    def _request(
+        self, workload: WorkloadObject, profile: str, *, requested: bool
+    ) -> CompileRequest:
+        source = self._source_of_policy(workload)
+        template = source.annotations.get(WORKLOAD_ANNOTATION, "")
+        return CompileRequest(
+            workload=workload,
+            owner=None if source is workload else source,
+            profile=self._files.profiles.get(profile),
+            profile_name=profile,
+            requested=requested,
+            uses=self._files.uses_of(self._kind, workload),
+            existing=self._files.existing_of(workload),
+            templates=self._files.templates.get((workload.namespace, template)),
+        )
+
+    def _pods_of(
+        self, workload: WorkloadObject, leaves: Sequence[Leaf], *, members: bool
+    ) -> Iterator[Entry]:
+        """Yield the pods of leaves that the files do not have yet; `members`: see `pods_of_leaf`."""
+        check_number_of_pods(workload, leaves)
+        uses = self._files.uses_of(self._kind, workload)
+        for leaf in leaves:
+            labels = controller_labels(self._kind, workload, leaf, uses)
+            numbers = self._files.missing_numbers(self._kind, workload, leaf, labels)
+            for pod in pods_of_leaf(
+                leaf, workload, numbers, labels, members=members, pod_name=self._kind.pod_name
+            ):
+                yield self._entry_of(pod)
+
     def _entry_of(self, obj: api.PodGroup | api.CompositePodGroup | api.Pod) -> Entry:
         """Return an entry in the place of the workload, as old as the workload is."""
         mine = self.manifest.metadata
@@ -334,22 +360,14 @@ class _WorkloadExpansion(_FileWorkload):
             self._leave_alone(f"{_TREE_FIELD}: is off, so no tree is made")
             return
         profile = self._files.profiles.get(label)
-        if profile is not None and not profile.of(self._policy_source().kind).enabled:
+        if (
+            profile is not None
+            and not profile.of(self._source_of_policy(self._workload).kind).enabled
+        ):
             self._leave_alone(f"TreeProfile {label!r} does not enable the kind")
             return
         workload = with_template_labels(kind, workload, label)
-        request = CompileRequest(
-            workload=workload,
-            owner=None if self._policy_source() is self._workload else self._owner,
-            profile=profile,
-            profile_name=label,
-            requested=requested,
-            uses=self._files.uses_of(kind, workload),
-            existing=self._files.existing_of(workload),
-            templates=self._files.templates.get(
-                (workload.namespace, self._policy_source().annotations.get(WORKLOAD_ANNOTATION, ""))
-            ),
-        )
+        request = self._request(workload, label, requested=requested)
         if adopts_groups(kind, request):
             self._leave_alone(
                 "spec.scheduling: the groups that its controller makes are not in the files"
@@ -374,7 +392,7 @@ class _WorkloadExpansion(_FileWorkload):
         if self._kind.suspended(request.workload):
             self._warn("is suspended; planned as if it were resumed")
         roots = roots_of(self._kind, request)
-        parts = {part.name: part for root in roots for part in _parts_of(root)}
+        parts = {part.name: part for root in roots for part in parts_of(root)}
         origin = str(self._workload)
         lowered = {part.name for root in roots for part in counted_parts(root)}
         groups = [self._group(spec) for spec in tree.groups]
@@ -394,7 +412,7 @@ class _WorkloadExpansion(_FileWorkload):
         """Return the annotation for the minimum of a role, before and behind the number; empty: no object of a user has it."""
         on = self._entry.annotated
         if on is None and not isinstance(self._entry.obj, api.PodCliqueSet):
-            on = f"on {self._policy_source()}"
+            on = f"on {self._source_of_policy(self._workload)}"
         return (f"annotation {MIN_ANNOTATION}: {role}=", f" {on}") if on else ("", "")
 
     # --- who decides
@@ -444,12 +462,9 @@ class _WorkloadExpansion(_FileWorkload):
             raise BadInput(f"spec.runtimeRef: {text}, or the JobSet that Trainer makes")
         return jobset_of(self._workload, spec)
 
-    def _policy_source(self) -> WorkloadObject:
-        return self._source_of_policy(self._workload)
-
     def _coverage(self) -> tuple[str, bool]:
         """Return the value of the tree label that covers the workload, and whether it has the label itself."""
-        source = self._policy_source()
+        source = self._source_of_policy(self._workload)
         label = self._workload.labels.get(TREE_LABEL) or source.labels.get(TREE_LABEL)
         if label:
             return label, is_requested(self._workload, source)
@@ -504,27 +519,16 @@ class _WorkloadExpansion(_FileWorkload):
             if not existing:
                 self._warn("has no pod templates; give its pods in the files too")
             return
-        leaves = tuple(leaves)
-        check_number_of_pods(self._workload, leaves)
-        uses = self._files.uses_of(self._kind, self._workload)
-        for plain in leaves:
-            template = self._templates.get(plain.role, plain.template)
-            leaf = msgspec.structs.replace(plain, template=template)
-            self._check_template(leaf)
-            labels = controller_labels(self._kind, self._workload, leaf, uses)
-            numbers = self._files.missing_numbers(self._kind, self._workload, leaf, labels)
-            for pod in pods_of_leaf(
-                leaf, self._workload, numbers, labels, members=members, pod_name=self._kind.pod_name
-            ):
-                yield self._entry_of(pod)
-
-    def _check_template(self, leaf: Leaf) -> None:
-        """Warn of a pod template that Kubernetes refuses."""
-        spec = leaf.template.get("spec") or {}
-        where = f"pod template of {leaf.role}" if leaf.role else "pod template"
-        if not spec.get("containers"):
-            text = "is missing or empty; Kubernetes refuses such pods"
-            self._warn(f"{where}: spec.containers: {text}")
+        with_templates = [
+            msgspec.structs.replace(leaf, template=self._templates.get(leaf.role, leaf.template))
+            for leaf in leaves
+        ]
+        for leaf in with_templates:
+            if not (leaf.template.get("spec") or {}).get("containers"):
+                where = f"pod template of {leaf.role}" if leaf.role else "pod template"
+                text = "is missing or empty; Kubernetes refuses such pods"
+                self._warn(f"{where}: spec.containers: {text}")
+        yield from self._pods_of(self._workload, with_templates, members=members)
 
 
 def _plain(workload: WorkloadObject) -> WorkloadObject:
@@ -545,13 +549,6 @@ def roots_of(kind: WorkloadKind, request: CompileRequest) -> tuple[Part, ...]:
         return workload_parts(kind, request, policy).roots
     except InvalidPolicy:  # the compiler has the refusal
         return ()
-
-
-def _parts_of(part: Part) -> Iterator[Part]:
-    yield part
-    if not isinstance(part, Leaf):
-        for child in part.children:
-            yield from _parts_of(child)
 
 
 class ServedWorkloads(msgspec.Struct, frozen=True, kw_only=True):
@@ -609,22 +606,13 @@ class _PlayedWorkload(_FileWorkload):
         profile = profile_name(kind, workload)
         if part or not profile or kind.finished(workload) or workload.deleting:
             return
-        source = self._source_of_policy(workload)
-        request = CompileRequest(
-            workload=workload,
-            owner=None if source is workload else source,
-            profile=self._files.profiles.get(profile),
-            profile_name=profile,
-            requested=is_requested(workload, source),
-            uses=self._files.uses_of(kind, workload),
-            existing=self._files.existing_of(workload),
-            templates=self._files.templates.get(
-                (workload.namespace, source.annotations.get(WORKLOAD_ANNOTATION, ""))
-            ),
-        )
+        requested = is_requested(workload, self._source_of_policy(workload))
+        request = self._request(workload, profile, requested=requested)
         compile_tree(kind, request)  # what its code cannot read is an error of the file
         if kind.template_paths and not kind.suspended(workload):
-            self.pods = tuple(self._pods(request))
+            roots = roots_of(kind, request)
+            leaves = [leaf for root in roots for leaf in first_leaves(root)]
+            self.pods = tuple(self._pods_of(workload, leaves, members=True))
 
     def _coverage(self, workload: WorkloadObject) -> str:
         """Return the value of the tree label that covers a workload; empty: none."""
@@ -632,18 +620,6 @@ class _PlayedWorkload(_FileWorkload):
         of_owner = self._owner.labels.get(TREE_LABEL) if self._owner else None
         of_namespace = self._files.namespaces.get(workload.namespace, {}).get(TREE_LABEL)
         return own or of_owner or of_namespace or ""
-
-    def _pods(self, request: CompileRequest) -> Iterator[Entry]:
-        workload, kind = request.workload, self._kind
-        leaves = [leaf for root in roots_of(kind, request) for leaf in first_leaves(root)]
-        check_number_of_pods(workload, leaves)
-        for leaf in leaves:
-            labels = controller_labels(kind, workload, leaf, request.uses)
-            numbers = self._files.missing_numbers(kind, workload, leaf, labels)
-            for pod in pods_of_leaf(
-                leaf, workload, numbers, labels, members=True, pod_name=kind.pod_name
-            ):
-                yield self._entry_of(pod)
 
 
 def _labelled(
@@ -653,28 +629,25 @@ def _labelled(
     workload = workload_of(manifest)
     if next(pod_templates(kind.template_paths, workload.spec), None) is not None:
         stamped = with_template_labels(kind, workload, label)
-        metadata = msgspec.structs.replace(manifest.metadata, annotations=dict(stamped.annotations))
-        return msgspec.structs.replace(manifest, spec=stamped.spec, metadata=metadata)
+        manifest = with_metadata(manifest, annotations=dict(stamped.annotations))
+        return msgspec.structs.replace(manifest, spec=stamped.spec)
     metadata = manifest.metadata
     if kind.template_paths or TREE_LABEL in metadata.labels:
         return manifest
-    metadata = msgspec.structs.replace(
-        metadata,
+    return with_metadata(
+        manifest,
         labels={**metadata.labels, TREE_LABEL: label},
         annotations={**metadata.annotations, SOURCE_ANNOTATION: NAMESPACE},
     )
-    return msgspec.structs.replace(manifest, metadata=metadata)
 
 
 def _owned_by(owner: WorkloadObject, manifest: api.WorkloadManifest) -> api.WorkloadManifest:
     """Return a workload whose controlling owner has the UID of the object in the files that it names."""
-    metadata = manifest.metadata
     references = tuple(
         msgspec.structs.replace(reference, uid=owner.uid) if reference.controller else reference
-        for reference in metadata.owner_references
+        for reference in manifest.metadata.owner_references
     )
-    metadata = msgspec.structs.replace(metadata, owner_references=references)
-    return msgspec.structs.replace(manifest, metadata=metadata)
+    return with_metadata(manifest, owner_references=references)
 
 
 _LabelsFor = Callable[[Mapping[str, Any]], Mapping[str, str]]

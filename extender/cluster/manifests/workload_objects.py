@@ -9,13 +9,11 @@ from typing import Any, Final
 import msgspec
 
 from extender.cluster import types as api
-from extender.cluster.manifests.manifest_entries import AnyEntry, Role
+from extender.cluster.manifests.manifest_entries import AnyEntry, Role, with_metadata
 from extender.cluster.manifests.manifest_validation import check
 from extender.cluster.read.object_decoding import (
     BUILTIN_GROUP,
-    OUR_GROUP,
     bad,
-    constraints_body,
     convert,
     key_of,
     profile_of,
@@ -24,16 +22,7 @@ from extender.cluster.read.object_decoding import (
     workload_of,
 )
 from extender.cluster.read.pod_conversion import MARKERS, ended
-from extender.cluster.types import (
-    GangPolicy,
-    LimitRangeItem,
-    Named,
-    Namespace,
-    Present,
-    RuntimeScheduling,
-    TreeProfile,
-    WorkloadRef,
-)
+from extender.cluster.write.group_writer import API_VERSION, spec_body
 from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, BadQuantity, located
 from extender.core.model.ids import GroupKey
@@ -46,10 +35,8 @@ from extender.core.workloads.kinds.trainjob_jobset import RuntimeName
 from extender.core.workloads.name_rules import labels_of_leaf
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_parts import ExistingGroup, Leaf, LeafUse
-from extender.core.workloads.tree_policy import DEFAULT_PROFILE
-from extender.core.workloads.tree_policy import TreeProfile as Profile
-from extender.core.workloads.workload_fields import PODS_MAX
-from extender.core.workloads.workload_kind import WorkloadKind
+from extender.core.workloads.tree_policy import DEFAULT_PROFILE, TreeProfile
+from extender.core.workloads.workload_kind import PODS_MAX, WorkloadKind
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     LEAF_LABEL,
@@ -63,7 +50,6 @@ PodLabels = tuple[str, Mapping[str, str]]  # namespace and labels of a pod
 LabelsOfPod = Callable[[int], Mapping[str, str]]  # by the number of a pod in its leaf
 PodName = Callable[[WorkloadObject, Mapping[str, str]], str]
 
-API_VERSION: Final = f"{OUR_GROUP}/v1alpha1"
 OUR_SCHEDULER: Final = "gang-scheduler"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 _PER_CONTAINER: Final = "Container"
@@ -103,10 +89,7 @@ def with_leaf(pod: api.Pod) -> api.Pod:
         node_name=pod.spec.node_name,
         scheduler_name=pod.spec.scheduler_name,
     )
-    if not added:
-        return pod
-    metadata = msgspec.structs.replace(metadata, labels={**metadata.labels, **added})
-    return msgspec.structs.replace(pod, metadata=metadata)
+    return with_metadata(pod, labels={**metadata.labels, **added}) if added else pod
 
 
 def check_number_of_pods(workload: WorkloadObject, leaves: Iterable[Leaf]) -> None:
@@ -169,12 +152,8 @@ def pods_of_leaf(
         pod = templates[id(template)]
         labels = labels_of(number)
         name = pod_name(workload, labels) if pod_name is not None else ""
-        named = msgspec.structs.replace(
-            pod.metadata,
-            name=name or f"{leaf.name}-{number}",
-            labels={**pod.metadata.labels, **labels},
-        )
-        yield msgspec.structs.replace(pod, metadata=named)
+        labels = {**pod.metadata.labels, **labels}
+        yield with_metadata(pod, name=name or f"{leaf.name}-{number}", labels=labels)
 
 
 def _pod_of(
@@ -209,7 +188,7 @@ def admitted(pod: api.Pod) -> api.Pod:
     if spec.scheduler_name in ("", DEFAULT_SCHEDULER):
         spec = msgspec.structs.replace(spec, scheduler_name=OUR_SCHEDULER)
     if all(gate.name != GATE for gate in spec.scheduling_gates):
-        gates = (*spec.scheduling_gates, Named(name=GATE))
+        gates = (*spec.scheduling_gates, api.Named(name=GATE))
         spec = msgspec.structs.replace(spec, scheduling_gates=gates)
     containers = spec.containers
     missing = {
@@ -261,7 +240,7 @@ class _Bounds(msgspec.Struct, frozen=True):
     """What a LimitRange has for each container."""
 
     name: str
-    item: LimitRangeItem
+    item: api.LimitRangeItem
     limits: Mapping[str, str | float]  # of containers that have none
     requests: Mapping[str, str | float]
 
@@ -318,7 +297,7 @@ def with_runtime_class(pod: api.Pod, of: api.RuntimeClass) -> api.Pod:
     if spec.overhead and exact(spec.overhead) != exact(overhead):
         text = f"differs from that of RuntimeClass {name}; leave it out, admission adds it"
         raise bad(pod, "spec.overhead", text)
-    scheduling = of.scheduling or RuntimeScheduling()
+    scheduling = of.scheduling or api.RuntimeScheduling()
     for key, value in scheduling.node_selector.items():
         if (mine := spec.node_selector.get(key, value)) != value:
             text = f'{key} is "{mine}", and RuntimeClass {name} asks for "{value}"; leave it out'
@@ -332,39 +311,29 @@ def with_runtime_class(pod: api.Pod, of: api.RuntimeClass) -> api.Pod:
     return msgspec.structs.replace(pod, spec=spec)
 
 
-def group_from(spec: GroupSpec) -> api.PodGroup | api.CompositePodGroup:
+def group_from(spec: GroupSpec) -> api.Group:
     """Return a group as the service creates it."""
-    leaf = spec.kind == "PodGroup"
-    gang = GangPolicy(min_count=spec.minimum)
-    if not leaf:
-        gang = GangPolicy(min_group_count=spec.minimum, required_groups=spec.required)
-    mode = (
-        api.DisruptionMode(all=Present())
-        if spec.disruption_mode == "all"
-        else api.DisruptionMode(single=Present())
-    )
-    kind = api.PodGroup if leaf else api.CompositePodGroup
-    ref = WorkloadRef(workload_name=spec.workload, template_name=spec.template)
-    return kind(
-        api_version=API_VERSION,
-        kind=spec.kind,
-        metadata=api.ObjectMeta(
-            name=spec.name,
-            labels={MANAGED_BY_LABEL: MANAGED_BY},
-            annotations={PARENT_ANNOTATIONS[0]: spec.parent} if spec.parent else {},
-        ),
-        spec=api.GroupSpec(
-            workload_ref=ref if spec.workload else None,
-            scheduling_policy=api.SchedulingPolicy(basic=Present())
-            if spec.basic
-            else api.SchedulingPolicy(gang=gang),
-            scheduling_constraints=msgspec.convert(
-                constraints_body(spec.constraints), api.SchedulingConstraints
-            ),
-            disruption_mode=mode,
-            priority_class_name=spec.priority_class,
-        ),
-    )
+    body: dict[str, Any] = {
+        "apiVersion": API_VERSION,
+        "kind": spec.kind,
+        "metadata": {
+            "name": spec.name,
+            "labels": {MANAGED_BY_LABEL: MANAGED_BY},
+            "annotations": {PARENT_ANNOTATIONS[0]: spec.parent} if spec.parent else {},
+        },
+        "spec": spec_body(spec),
+    }
+    if spec.workload:
+        ref = {"workloadName": spec.workload, "templateName": spec.template}
+        body["spec"]["workloadRef"] = ref
+    return stored_group(body)
+
+
+def stored_group(body: Mapping[str, Any]) -> api.Group:
+    """Return the group of an object as it is written."""
+    if body["kind"] == "PodGroup":
+        return convert(api.PodGroup, body)
+    return convert(api.CompositePodGroup, body)
 
 
 _Name = tuple[str, str, str]  # kind, namespace, name
@@ -374,7 +343,7 @@ class LiveSources(msgspec.Struct, frozen=True, kw_only=True):
     """What is not in the files, but in the cluster of the service."""
 
     pods: tuple[PodLabels, ...] = ()  # that name a leaf
-    profiles: tuple[Profile, ...] = ()
+    profiles: tuple[TreeProfile, ...] = ()
     claims: Mapping[tuple[str, str], VolumeConstraints] = {}  # of volumes, that pods may use
 
 
@@ -426,9 +395,9 @@ class WorkloadSources:
             case api.Workload():
                 if obj.key not in self.templates or obj.api_version.startswith(BUILTIN_GROUP):
                     self.templates[obj.key] = _templates_of(obj)
-            case TreeProfile():
+            case api.TreeProfile():
                 self.profiles[obj.metadata.name] = profile_of(obj)
-            case Namespace():
+            case api.Namespace():
                 self.namespaces[obj.metadata.name] = obj.metadata.labels
             case _:
                 pass  # nothing in a tree depends on it

@@ -57,12 +57,8 @@ def shown(value: object) -> str:
     return text if len(text) <= VALUE_SHOWN_MAX else text[: VALUE_SHOWN_MAX - 3] + "..."
 
 
-def any_field(_kind: type) -> None:
-    """Return None: fields that a type does not have are ignored."""
-
-
 def field_problems(
-    value: object, kind: type[Any], unread: Unread = any_field
+    value: object, kind: type[Any], unread: Unread = lambda _: None
 ) -> Iterator[FieldProblem]:
     """Yield what is wrong with the fields of an object; a field that is null counts as missing.
 
@@ -91,9 +87,8 @@ def _problems(
         case inspect.DictType() if isinstance(value, Mapping):
             for key, field_value in value.items():
                 if field_value is not None:
-                    yield from _problems(
-                        field_value, kind.value_type, _key_path(path, str(key)), unread
-                    )
+                    below = f"[{key}]" if "." in str(key) or "/" in str(key) else f".{key}"
+                    yield from _problems(field_value, kind.value_type, path + below, unread)
         case inspect.VarTupleType() | inspect.ListType() if isinstance(value, list | tuple):
             for number, item in enumerate(value):
                 yield from _problems(item, kind.item_type, f"{path}[{number}]", unread)
@@ -102,10 +97,6 @@ def _problems(
         case _:
             if not _fits(value, kind):
                 yield FieldProblem(path, _wrong(kind, value))
-
-
-def _key_path(path: str, key: str) -> str:
-    return f"{path}[{key}]" if "." in key or "/" in key else f"{path}.{key}"
 
 
 def _of_struct(

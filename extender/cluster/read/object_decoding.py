@@ -20,7 +20,7 @@ from extender.cluster import types as api
 from extender.cluster.read.field_problems import field_problems, shown
 from extender.cluster.read.priority_classes import Priorities
 from extender.cluster.read.unknown_fields import fields_not_read
-from extender.cluster.types import ExclusiveEntry, NearEntry, ProfileNear, SliceEntry
+from extender.core.model import scheduling_constraints as core
 from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import BadInput, BadQuantity, several
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, NodeName
@@ -28,16 +28,6 @@ from extender.core.model.nodes import Node, Taint
 from extender.core.model.pod_groups import Blueprint, Group, Mode, Source, composite_key, leaf_key
 from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Operator, SelectorTerm
 from extender.core.model.quantities import amounts
-from extender.core.model.scheduling_constraints import (
-    PREFERRED_MAX,
-    UNBALANCED,
-    ExclusiveDomain,
-    LostMembers,
-    SchedulingConstraints,
-    SliceLevel,
-    by_size,
-    slices_problem,
-)
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.kinds.plain_pods_kind import plain_uid
 from extender.core.workloads.tree_policy import (
@@ -479,7 +469,7 @@ def group_warnings(group: api.Group) -> tuple[str, ...]:
     choice = group.metadata.annotations.get(LOST_MEMBERS_ANNOTATION)
     if choice is not None and _lost_members(group) is None:
         problem = (
-            f"{choice!r} is none of {', '.join(get_args(LostMembers))}"
+            f"{choice!r} is none of {', '.join(get_args(core.LostMembers))}"
             if source_of(group) == "builtin"
             else f"is read of built-in groups alone; write spec.schedulingConstraints.lostMembers: {choice}"
         )
@@ -517,7 +507,7 @@ def _required(group: api.Group) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def constraints_body(constraints: SchedulingConstraints) -> dict[str, Any]:
+def constraints_body(constraints: core.SchedulingConstraints) -> dict[str, Any]:
     """Return the constraints of a group as the API server stores them, without those that are not set."""
     body: dict[str, Any] = {
         field.encode_name: msgspec.to_builtins(value)
@@ -531,31 +521,31 @@ def constraints_body(constraints: SchedulingConstraints) -> dict[str, Any]:
     return body
 
 
-def _constraints(group: api.Group) -> SchedulingConstraints:
+def _constraints(group: api.Group) -> core.SchedulingConstraints:
     """Return the constraints of a group; but for `topology` only our kinds have them."""
     given = group.spec.scheduling_constraints
     if given == api.SchedulingConstraints():
-        return SchedulingConstraints()
+        return core.SchedulingConstraints()
     topology = _topology(group)
     for field, text in (*_not_built_in(group), *_impossible(group)):
         raise bad(group, f"spec.schedulingConstraints.{field}", text)
     given = msgspec.structs.replace(given, topology=())
-    constraints = msgspec.convert(given, SchedulingConstraints, from_attributes=True)
+    constraints = msgspec.convert(given, core.SchedulingConstraints, from_attributes=True)
     return msgspec.structs.replace(
         constraints,
         topology=topology,
         lost_members=_lost_members(group) or constraints.lost_members,
         preferred=tuple(dict.fromkeys(constraints.preferred)),
         near=tuple(dict.fromkeys(constraints.near)),
-        slices=by_size(constraints.slices),
+        slices=core.by_size(constraints.slices),
     )
 
 
-def _lost_members(group: api.Group) -> LostMembers | None:
+def _lost_members(group: api.Group) -> core.LostMembers | None:
     """Return what the annotation of a built-in group, whose spec has no such field, asks for; None: nothing that is known."""
     choice = group.metadata.annotations.get(LOST_MEMBERS_ANNOTATION)
-    is_one = source_of(group) == "builtin" and choice in get_args(LostMembers)
-    return cast("LostMembers", choice) if is_one else None
+    is_one = source_of(group) == "builtin" and choice in get_args(core.LostMembers)
+    return cast("core.LostMembers", choice) if is_one else None
 
 
 def _topology(group: api.Group) -> tuple[str, ...]:
@@ -577,11 +567,11 @@ def _not_built_in(group: api.Group) -> Iterable[tuple[str, str]]:
         match value:
             case (str(), *_):
                 text = ", ".join(value)
-            case (NearEntry(), *_):
+            case (api.NearEntry(), *_):
                 text = ", ".join(entry.group for entry in value)
-            case ExclusiveEntry():
+            case api.ExclusiveEntry():
                 text = f"key {value.key}"
-            case (SliceEntry(), *_):
+            case (api.SliceEntry(), *_):
                 yield field, f"only PodGroups of {OUR_GROUP} have them; found {len(value)}"
                 continue
             case _:
@@ -597,7 +587,7 @@ def _impossible(group: api.Group) -> Iterable[tuple[str, str]]:
     if given.exclusive is not None and not given.exclusive.key:
         yield "exclusive.key", "is empty; name the key of a node label, such as net/rack"
     if given.balanced and not given.preferred:
-        yield "balanced", UNBALANCED
+        yield "balanced", core.UNBALANCED
     for n, entry in enumerate(given.near):
         if not entry.group:
             yield f"near[{n}].group", "is empty; name another group of the tree"
@@ -607,8 +597,8 @@ def _impossible(group: api.Group) -> Iterable[tuple[str, str]]:
             yield f"near[{n}].group", f"{entry.group} is itself; name another group of the tree"
     if given.slices and group.kind != "PodGroup":
         yield "slices", f"only PodGroups of {OUR_GROUP} have them; found {len(given.slices)}"
-    levels = tuple(SliceLevel(entry.key, entry.size) for entry in given.slices)
-    if problem := slices_problem(levels):
+    levels = tuple(core.SliceLevel(entry.key, entry.size) for entry in given.slices)
+    if problem := core.slices_problem(levels):
         yield "slices", problem
 
 
@@ -645,11 +635,7 @@ def workload_of(manifest: api.WorkloadManifest) -> WorkloadObject:
         deleting=metadata.deletion_timestamp is not None,
         labels=metadata.labels,
         annotations=metadata.annotations,
-        owner=None
-        if owner is None
-        else OwnerReference(
-            api_version=owner.api_version, kind=owner.kind, name=owner.name, uid=owner.uid
-        ),
+        owner=msgspec.convert(owner, OwnerReference, from_attributes=True) if owner else None,
         spec=manifest.spec,
         status=manifest.status,
     )
@@ -714,20 +700,20 @@ def _key(field: str, key: str | None, example: str = "net/rack") -> str:
     return key or ""
 
 
-def _exclusive(field: str, entry: ExclusiveEntry | None) -> ExclusiveDomain | None:
+def _exclusive(field: str, entry: api.ExclusiveEntry | None) -> core.ExclusiveDomain | None:
     if entry is None:
         return None
-    return ExclusiveDomain(_key(field, entry.key), entry.scope, entry.resource)
+    return core.ExclusiveDomain(_key(field, entry.key), entry.scope, entry.resource)
 
 
-def _slices(field: str, entries: tuple[SliceEntry, ...]) -> tuple[SliceLevel, ...]:
-    levels = tuple(SliceLevel(_key(field, entry.key), entry.size) for entry in entries)
-    if problem := slices_problem(levels):
+def _slices(field: str, entries: tuple[api.SliceEntry, ...]) -> tuple[core.SliceLevel, ...]:
+    levels = tuple(core.SliceLevel(_key(field, entry.key), entry.size) for entry in entries)
+    if problem := core.slices_problem(levels):
         raise BadInput(f"{field}: {problem}")
-    return by_size(levels)
+    return core.by_size(levels)
 
 
-def _near(field: str, entries: tuple[ProfileNear, ...]) -> tuple[NearRole, ...]:
+def _near(field: str, entries: tuple[api.ProfileNear, ...]) -> tuple[NearRole, ...]:
     if len(entries) > NEAR_ENTRIES_MAX:
         raise BadInput(
             f"{field}: {len(entries)} entries, at most {NEAR_ENTRIES_MAX}; leave out the last"
@@ -746,7 +732,7 @@ def _near(field: str, entries: tuple[ProfileNear, ...]) -> tuple[NearRole, ...]:
     return wishes
 
 
-def _keys(field: str, keys: tuple[str, ...], most: int = PREFERRED_MAX) -> tuple[str, ...]:
+def _keys(field: str, keys: tuple[str, ...], most: int = core.PREFERRED_MAX) -> tuple[str, ...]:
     for key in keys:
         _key(field, key)
     if len(keys) > most:

@@ -11,7 +11,7 @@ the object stays in the view.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import Final, assert_never
 
@@ -39,35 +39,11 @@ from extender.cluster.read.pod_conversion import (
     shape_key,
 )
 from extender.cluster.read.priority_classes import Priorities
-from extender.core.model.cluster_view import (
-    ClusterView,
-    with_blueprints,
-    with_end,
-    with_group,
-    with_guard,
-    with_node,
-    with_pdb,
-    with_pod,
-    without_group,
-    without_node,
-    without_pdb,
-    without_pod,
-)
+from extender.core.model import cluster_view as views
+from extender.core.model import pods as core
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.pod_groups import CHILDREN_MAX, Source, composite_key, leaf_key
-from extender.core.model.pods import (
-    ABSENT,
-    NO_VOLUMES,
-    UNBOUND,
-    NodeSelector,
-    NodeSelectorRequirement,
-    Pod,
-    PodEnd,
-    PodShape,
-    SelectorTerm,
-    VolumeConstraints,
-)
+from extender.core.model.pod_groups import CHILDREN_MAX, Source
 
 Name = tuple[str, str]  # namespace and name; the namespace is empty for nodes, volumes and classes
 
@@ -88,7 +64,7 @@ _DEFAULT_CLASS: Final = (
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
 )
-_NO_CLAIMS: Final[Mapping[Name, VolumeConstraints]] = {}
+_NO_CLAIMS: Final[Mapping[Name, core.VolumeConstraints]] = {}
 _SHAPES_KEPT: Final = 4_096  # shapes shared between pods; a cluster has tens
 _ENDS_KEPT: Final = 16_384  # pod ends in the view; the log records them soon after
 
@@ -96,7 +72,7 @@ _ENDS_KEPT: Final = 16_384  # pod ends in the view; the log records them soon af
 class _Volume(msgspec.Struct, frozen=True):
     """The nodes on which a volume can be used, the CSI driver that attaches it, if any, and its class."""
 
-    reach: tuple[NodeSelector, ...]
+    reach: tuple[core.NodeSelector, ...]
     driver: str = ""
     storage_class: str = ""
 
@@ -109,7 +85,7 @@ class ObjectStore:
         *,
         guards: bool = False,
         max_children: int = CHILDREN_MAX,
-        claims: Mapping[Name, VolumeConstraints] = _NO_CLAIMS,
+        claims: Mapping[Name, core.VolumeConstraints] = _NO_CLAIMS,
     ) -> None:
         """Start without objects.
 
@@ -120,12 +96,10 @@ class ObjectStore:
         """
         self._claims_elsewhere = claims
         self._guards = guards
-        self.view = ClusterView(max_children=max_children)
+        self.view = views.ClusterView(max_children=max_children)
         self.priorities = Priorities()
-        self.workloads: dict[Name, api.Workload] = {}
         self._groups: dict[tuple[GroupKey, Source], api.Group] = {}
         self._uids: dict[Name, PodUid] = {}  # every pod seen, ended ones included
-        self._nodes: set[Name] = set()
         self._kept: dict[Name, api.Pod] = {}  # pods that depend on other objects
         self._claims: dict[Name, api.PersistentVolumeClaim] = {}
         self._resource_claims: dict[Name, api.ResourceClaim] = {}
@@ -134,8 +108,8 @@ class ObjectStore:
         self._volumes_of_class: Counter[str] = Counter()
         self._users: dict[Name, set[Name]] = {}  # claim, of either kind -> pods
         self._claimed: dict[Name, set[Name]] = {}  # volume -> claims
-        self._shapes: dict[PodShape, PodShape] = {}
-        self._shape_of_key: dict[bytes, PodShape] = {}
+        self._shapes: dict[core.PodShape, core.PodShape] = {}
+        self._shape_of_key: dict[bytes, core.PodShape] = {}
         self._ends: deque[PodUid] = deque()  # of the view, oldest first
         self._warnings: dict[str, tuple[str, ...]] = {}
 
@@ -154,8 +128,7 @@ class ObjectStore:
             case api.Pod():
                 self._put_pod(api_object)
             case api.Node():
-                self.view = with_node(self.view, node_of(api_object))
-                self._nodes.add(api_object.key)
+                self.view = views.with_node(self.view, node_of(api_object))
             case api.PodGroup() | api.CompositePodGroup():
                 self._put_group(api_object)
             case api.PersistentVolumeClaim():
@@ -177,109 +150,61 @@ class ObjectStore:
                 if self.priorities.put(api_object):
                     self._derive_priorities()
             case api.Workload():
-                self.workloads[api_object.key] = api_object
-                self.view = with_blueprints(self.view, api_object.key, blueprints_of(api_object))
+                self.view = views.with_blueprints(
+                    self.view, api_object.key, blueprints_of(api_object)
+                )
             case api.PodDisruptionBudget():
-                self.view = with_pdb(self.view, budget_of(api_object))
+                self.view = views.with_pdb(self.view, budget_of(api_object))
             case _:
                 assert_never(api_object)
 
     def delete(self, api_object: api.Readable) -> None:
         """Remove an object; a pod only if its UID is that of `api_object`, or `api_object` has none."""
-        if isinstance(api_object, api.Pod):
-            uid = self._uids.get(api_object.key)
-            if uid is None or api_object.metadata.uid not in {"", uid}:
-                return
-        source: Source = "crd"
-        if isinstance(api_object, api.PodGroup | api.CompositePodGroup):
-            source = source_of(api_object)
-        self._forget(type(api_object), api_object.key, source)
-
-    def replace(
-        self, kind: type[api.Readable], objects: Iterable[api.Readable], *, source: Source = "crd"
-    ) -> tuple[BadInput, ...]:
-        """Replace all objects of a kind, as after a list call.
-
-        Args:
-            source: For groups: which of the two API groups was listed; the objects of the other one stay.
-
-        Returns:
-            The faults of invalid objects; the previous version of such an object stays.
-        """
-        faults = []
-        missing = set(self._names(kind, source))
-        for api_object in objects:
-            missing.discard(api_object.key)
-            try:
-                self.upsert(api_object)
-            except BadInput as fault:
-                faults.append(fault)
-        for name in sorted(missing):
-            self._forget(kind, name, source)
-        return tuple(faults)
-
-    # --- removal
-
-    def _names(self, kind: type[api.Readable], source: Source) -> Iterator[Name]:
-        tables: dict[type[api.Readable], Iterable[Name]] = {
-            api.Pod: self._uids,
-            api.Node: self._nodes,
-            api.Workload: self.workloads,
-            api.PersistentVolumeClaim: self._claims,
-            api.ResourceClaim: self._resource_claims,
-            api.PersistentVolume: self._volumes,
-            api.StorageClass: self._classes,
-            api.PodDisruptionBudget: self.view.budgets,
-        }
-        if kind in tables:
-            yield from tables[kind]
-        elif kind is api.PriorityClass:
-            yield from (("", name) for name in self.priorities.names())
-        else:
-            for key, origin in self._groups:
-                if key.kind == kind.__name__ and origin == source:
-                    yield (key.namespace, key.name)
-
-    def _forget(self, kind: type[api.Readable], name: Name, source: Source) -> None:
-        if kind is api.Pod:
-            self._drop_pod(name)
-        elif kind is api.Node:
-            self._nodes.discard(name)
-            self.view = without_node(self.view, NodeName(name[1]))
-        elif kind is api.PersistentVolumeClaim:
-            self._relink(name, self._claims.pop(name, None), None)
-            self._derive_users(name)
-        elif kind is api.ResourceClaim:
-            self._resource_claims.pop(name, None)
-            self._derive_users(name)
-        elif kind is api.PersistentVolume:
-            self._put_volume(name, None)
-        elif kind is api.StorageClass:
-            self._classes.pop(name, None)
-            self._derive_all_users()
-        elif kind is api.PriorityClass:
-            if self.priorities.drop(name[1]):
+        name = api_object.key
+        match api_object:
+            case api.Pod():
+                if api_object.metadata.uid in {"", self._uids.get(name)}:
+                    self._drop_pod(name)
+            case api.Node():
+                self.view = views.without_node(self.view, NodeName(name[1]))
+            case api.PodGroup() | api.CompositePodGroup():
+                self._drop_group(api_object)
+            case api.PersistentVolumeClaim():
+                self._relink(name, self._claims.pop(name, None), None)
+                self._derive_users(name)
+            case api.ResourceClaim():
+                self._resource_claims.pop(name, None)
+                self._derive_users(name)
+            case api.PersistentVolume():
+                self._put_volume(name, None)
+            case api.StorageClass():
+                self._classes.pop(name, None)
+                self._derive_all_users()
+            case api.PriorityClass():
+                self.priorities.drop(name[1])
                 self._derive_priorities()
-        elif kind is api.Workload:
-            self.workloads.pop(name, None)
-            self.view = with_blueprints(self.view, name, None)
-        elif kind is api.PodDisruptionBudget:
-            self.view = without_pdb(self.view, *name)
-        else:
-            key = leaf_key(*name) if kind is api.PodGroup else composite_key(*name)
-            self._groups.pop((key, source), None)
-            if source == "crd":
-                self.view = with_guard(self.view, key, None)
-            self._choose(key)
+            case api.Workload():
+                self.view = views.with_blueprints(self.view, name, None)
+            case api.PodDisruptionBudget():
+                self.view = views.without_pdb(self.view, *name)
+            case _:
+                assert_never(api_object)
 
     # --- groups
 
     def _put_group(self, group: api.Group) -> None:
         key = key_of(group)
         if self._guards and source_of(group) == "crd":  # also for a group with an invalid spec
-            self.view = with_guard(self.view, key, guard_of(group))
+            self.view = views.with_guard(self.view, key, guard_of(group))
         group_of(group, self.priorities)  # raises before anything is changed
         self._groups[key, source_of(group)] = group
+        self._choose(key)
+
+    def _drop_group(self, group: api.Group) -> None:
+        key, source = key_of(group), source_of(group)
+        self._groups.pop((key, source), None)
+        if source == "crd":
+            self.view = views.with_guard(self.view, key, None)
         self._choose(key)
 
     def _choose(self, key: GroupKey) -> None:
@@ -288,7 +213,7 @@ class ObjectStore:
         chosen = builtin or ours
         if chosen is None:
             self._warnings.pop(str(key), None)
-            self.view = without_group(self.view, key)
+            self.view = views.without_group(self.view, key)
             return
         warnings = group_warnings(chosen)
         if builtin is not None and ours is not None:
@@ -299,7 +224,7 @@ class ObjectStore:
         else:
             self._warnings.pop(str(key), None)
         group = msgspec.structs.replace(group_of(chosen, self.priorities), warnings=warnings)
-        self.view = with_group(self.view, group)
+        self.view = views.with_group(self.view, group)
 
     def _derive_priorities(self) -> None:
         for (key, _), group in list(self._groups.items()):
@@ -331,7 +256,7 @@ class ObjectStore:
             self._kept[name] = api_pod
             for claim in claims:
                 self._users.setdefault(claim, set()).add(name)
-        self.view = with_pod(self.view, pod)
+        self.view = views.with_pod(self.view, pod)
 
     def _drop_pod(self, name: Name) -> None:
         uid = self._uids.pop(name, None)
@@ -342,21 +267,21 @@ class ObjectStore:
         pod = self.view.pods.get(uid)
         if pod is not None and pod.group is not None and (pod.deleting or pod.disruption_target):
             self._keep_end(uid, end_of_terminating(pod.disruption_target, pod.node or ""))
-        self.view = without_pod(self.view, uid)
+        self.view = views.without_pod(self.view, uid)
 
-    def _keep_end(self, uid: PodUid, end: PodEnd) -> None:
+    def _keep_end(self, uid: PodUid, end: core.PodEnd) -> None:
         """Keep in the view how a pod ended until the log has it; the deletion may be the only change that has it."""
         if uid not in self.view.ends:
             self._ends.append(uid)
-        self.view = with_end(self.view, uid, end)
+        self.view = views.with_end(self.view, uid, end)
         while len(self._ends) > _ENDS_KEPT:
-            self.view = with_end(self.view, self._ends.popleft(), None)
+            self.view = views.with_end(self.view, self._ends.popleft(), None)
 
     def _unlink(self, name: Name) -> None:
         for claim in _all_claims_of(self._kept.pop(name)):
             _take_out(self._users, claim, name)
 
-    def _pod_of(self, api_pod: api.Pod) -> Pod:
+    def _pod_of(self, api_pod: api.Pod) -> core.Pod:
         pod = self._pod_with_shape(api_pod)
         spec = api_pod.spec
         if self._guards and (spec.volumes or spec.resource_claims) and pod.node is None:
@@ -364,11 +289,11 @@ class ObjectStore:
             return msgspec.structs.replace(pod, waits_for=waits_for) if waits_for else pod
         return pod
 
-    def _pod_with_shape(self, api_pod: api.Pod) -> Pod:
+    def _pod_with_shape(self, api_pod: api.Pod) -> core.Pod:
         key = shape_key(api_pod)
         if key is not None and (shape := self._shape_of_key.get(key)) is not None:
             return pod_of(api_pod, self.priorities, shape=shape)
-        volumes = self._volume_constraints(api_pod) if api_pod.spec.volumes else NO_VOLUMES
+        volumes = self._volume_constraints(api_pod) if api_pod.spec.volumes else core.NO_VOLUMES
         pod = self._shared(pod_of(api_pod, self.priorities, volumes))
         if key is not None:
             if len(self._shape_of_key) >= _SHAPES_KEPT:
@@ -376,7 +301,7 @@ class ObjectStore:
             self._shape_of_key[key] = pod.shape
         return pod
 
-    def _shared(self, pod: Pod) -> Pod:
+    def _shared(self, pod: core.Pod) -> core.Pod:
         """Return a pod whose shape is the object that all pods with an equal shape have."""
         shape = self._shapes.get(pod.shape)
         if shape is None:
@@ -388,11 +313,11 @@ class ObjectStore:
         return pod
 
     def _show(self, api_pod: api.Pod) -> None:
-        self.view = with_pod(self.view, self._pod_of(api_pod))
+        self.view = views.with_pod(self.view, self._pod_of(api_pod))
 
     # --- volumes
 
-    def claims_named(self, names: Collection[str]) -> Mapping[Name, VolumeConstraints]:
+    def claims_named(self, names: Collection[str]) -> Mapping[Name, core.VolumeConstraints]:
         """Return how the claims with some names, of all namespaces, restrict the nodes of a pod that uses them."""
         return {
             key: self._of_claim(key, claim.spec)
@@ -400,11 +325,11 @@ class ObjectStore:
             if key[1] in names
         }
 
-    def _volume_constraints(self, pod: api.Pod) -> VolumeConstraints:
+    def _volume_constraints(self, pod: api.Pod) -> core.VolumeConstraints:
         """Return how the claims of a pod restrict its nodes."""
         of_claims = [self._of_claim(name, template) for name, template in _claims_of(pod).items()]
         selectors = chain.from_iterable(claim.selectors for claim in of_claims)
-        return VolumeConstraints(
+        return core.VolumeConstraints(
             selectors=tuple(dict.fromkeys(selectors)),
             exclusive_claims=tuple(
                 sorted(name for claim in of_claims for name in claim.exclusive_claims)
@@ -462,7 +387,7 @@ class ObjectStore:
                 return f"{text} {state}: {'kube-controller-manager creates it again' if template else created}"
         return ""
 
-    def _of_claim(self, name: Name, template: api.ClaimSpec | None) -> VolumeConstraints:
+    def _of_claim(self, name: Name, template: api.ClaimSpec | None) -> core.VolumeConstraints:
         """Return how a claim restricts the nodes of a pod.
 
         Args:
@@ -473,27 +398,27 @@ class ObjectStore:
             return self._claims_elsewhere[name]
         spec = claim.spec if claim is not None else template
         if spec is None:
-            return VolumeConstraints(unmodelled=(f"claim {path}{ABSENT}",))
-        selectors: tuple[NodeSelector, ...] = ()
+            return core.VolumeConstraints(unmodelled=(f"claim {path}{core.ABSENT}",))
+        selectors: tuple[core.NodeSelector, ...] = ()
         unmodelled: tuple[str, ...] = ()
         volume = self._volumes.get(("", spec.volume_name))
         if not spec.volume_name:
             reach_of_class = self._reach_of_class(spec)
             selectors = reach_of_class or ()
             if reach_of_class is None:
-                unmodelled = (f"claim {path}{UNBOUND if claim is not None else ABSENT}",)
+                unmodelled = (f"claim {path}{core.UNBOUND if claim is not None else core.ABSENT}",)
         elif volume is None:
-            unmodelled = (f"volume {spec.volume_name} of claim {path}{ABSENT}",)
+            unmodelled = (f"volume {spec.volume_name} of claim {path}{core.ABSENT}",)
         else:
             selectors = tuple(msgspec.structs.replace(term, volume=True) for term in volume.reach)
             if volume.driver:
                 unmodelled = (f"how many volumes of {volume.driver} a node attaches",)
         exclusive = (path,) if ONE_POD in spec.access_modes else ()
-        return VolumeConstraints(
+        return core.VolumeConstraints(
             selectors=selectors, exclusive_claims=exclusive, unmodelled=unmodelled
         )
 
-    def _reach_of_class(self, claim: api.ClaimSpec) -> tuple[NodeSelector, ...] | None:
+    def _reach_of_class(self, claim: api.ClaimSpec) -> tuple[core.NodeSelector, ...] | None:
         """Return the selectors of the nodes for which the class of a claim without a volume makes one; None: not known.
 
         With a volume of the class that exists, the claim may get that one; with Immediate it has a volume before the pod
@@ -504,7 +429,11 @@ class ObjectStore:
         """
         name = claim.storage_class_name
         if name is None:
-            defaults = [key[1] for key, storage in self._classes.items() if _is_default(storage)]
+            defaults = [
+                key[1]
+                for key, storage in self._classes.items()
+                if any(storage.metadata.annotations.get(k) == "true" for k in _DEFAULT_CLASS)
+            ]
             # of several the newest, not known here
             name = defaults[0] if len(defaults) == 1 else ""
         of = self._classes.get(("", name)) if name else None
@@ -513,15 +442,15 @@ class ObjectStore:
         if self._volumes_of_class[name]:
             return None
         terms = tuple(
-            SelectorTerm(
+            core.SelectorTerm(
                 labels=tuple(
-                    NodeSelectorRequirement(label.key, "In", label.values)
+                    core.NodeSelectorRequirement(label.key, "In", label.values)
                     for label in term.match_label_expressions
                 )
             )
             for term in of.allowed_topologies
         )
-        return (NodeSelector(terms=terms, volume=True),) if terms else ()
+        return (core.NodeSelector(terms=terms, volume=True),) if terms else ()
 
     def _put_volume(self, name: Name, volume: _Volume | None) -> None:
         """Add, replace or remove a volume, and derive what depends on it, or on there being one of its class."""
@@ -530,7 +459,8 @@ class ObjectStore:
             self._volumes[name] = volume
         old = before.storage_class if before is not None else ""
         new = volume.storage_class if volume is not None else ""
-        self._derive_claimed(name)
+        for claim in sorted(self._claimed.get(name, ())):
+            self._derive_users(claim)
         if old == new:
             return
         self._volumes_of_class.subtract([old])
@@ -560,10 +490,6 @@ class ObjectStore:
 
     def _derive_all_users(self) -> None:
         for claim in sorted(self._users):
-            self._derive_users(claim)
-
-    def _derive_claimed(self, volume: Name) -> None:
-        for claim in sorted(self._claimed.get(volume, ())):
             self._derive_users(claim)
 
 
@@ -618,11 +544,7 @@ def _has_class_to_read(api_pod: api.Pod) -> bool:
     return spec.priority is None or bool(spec.priority_class_name and not spec.preemption_policy)
 
 
-def _is_default(of: api.StorageClass) -> bool:
-    return any(of.metadata.annotations.get(key) == "true" for key in _DEFAULT_CLASS)
-
-
-def _reach(volume: api.PersistentVolume) -> tuple[NodeSelector, ...]:
+def _reach(volume: api.PersistentVolume) -> tuple[core.NodeSelector, ...]:
     """Return the selectors of the nodes on which a volume can be used: its node affinity, zone and region labels.
 
     A node without any zone or region label matches the labels, as in kube-scheduler.
@@ -637,9 +559,9 @@ def _reach(volume: api.PersistentVolume) -> tuple[NodeSelector, ...]:
             selectors.append(node_selector(required))
         except BadInput as fault:
             raise bad(volume, "spec.nodeAffinity.required", str(fault)) from fault
-    nowhere = SelectorTerm(
+    nowhere = core.SelectorTerm(
         labels=tuple(
-            NodeSelectorRequirement(label, "DoesNotExist") for label in sorted(_ZONE_LABELS)
+            core.NodeSelectorRequirement(label, "DoesNotExist") for label in sorted(_ZONE_LABELS)
         )
     )
     for label, twin in _ZONE_LABELS.items():
@@ -647,9 +569,11 @@ def _reach(volume: api.PersistentVolume) -> tuple[NodeSelector, ...]:
         if value is None:
             continue
         zones = tuple(sorted({zone.strip() for zone in value.split("__")}))
-        terms = [SelectorTerm(labels=(NodeSelectorRequirement(label, "In", zones),))]
+        terms = [core.SelectorTerm(labels=(core.NodeSelectorRequirement(label, "In", zones),))]
         if twin != label:
-            without = NodeSelectorRequirement(label, "DoesNotExist")
-            terms.append(SelectorTerm(labels=(without, NodeSelectorRequirement(twin, "In", zones))))
-        selectors.append(NodeSelector(terms=(*terms, nowhere)))
+            without = core.NodeSelectorRequirement(label, "DoesNotExist")
+            terms.append(
+                core.SelectorTerm(labels=(without, core.NodeSelectorRequirement(twin, "In", zones)))
+            )
+        selectors.append(core.NodeSelector(terms=(*terms, nowhere)))
     return tuple(selectors)

@@ -21,39 +21,11 @@ from msgspec import UNSET, UnsetType
 from extender.cluster import types as api
 from extender.cluster.read.object_decoding import bad, micros, node_selector, selector_term
 from extender.cluster.read.priority_classes import Priorities
-from extender.cluster.types import Instant
+from extender.core.model import pods as core
 from extender.core.model.errors import BadInput, BadQuantity
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import duration_s
 from extender.core.model.pod_groups import leaf_key
-from extender.core.model.pods import (
-    AVOIDS_PODS,
-    CHECKPOINT_ANNOTATION,
-    ENDED_BY,
-    FILLED_IN_US,
-    NEEDS_PODS,
-    NO_VOLUMES,
-    ONE_POD_VOLUME,
-    RESOURCE_CLAIM,
-    RUNS_FOR,
-    SUCCEEDED,
-    AboutPods,
-    HostPort,
-    NodePreference,
-    NodeSelectorRequirement,
-    Operator,
-    Pod,
-    PodDisruptionBudget,
-    PodEnd,
-    PodPreference,
-    PodRule,
-    PodShape,
-    RuleKind,
-    SelectorTerm,
-    SoftRules,
-    Toleration,
-    VolumeConstraints,
-)
 from extender.core.model.quantities import CPU, exact, rounded
 from extender.core.workloads.workload_object import GROUP_LABELS, tree_annotations
 from extender.ports.written_names import (
@@ -78,7 +50,7 @@ def ended(pod: api.Pod) -> bool:
     return pod.status.phase in ENDED
 
 
-def end_of(pod: api.Pod) -> PodEnd:
+def end_of(pod: api.Pod) -> core.PodEnd:
     """Return how a pod ended that has ended, by its condition DisruptionTarget, else by its status.
 
     Source:
@@ -88,27 +60,27 @@ def end_of(pod: api.Pod) -> PodEnd:
     """
     status, node = pod.status, pod.spec.node_name
     disruption = disruption_reason(pod)
-    if disruption in ENDED_BY:
-        return PodEnd(ENDED_BY[disruption], disruption, node)
-    if status.phase == SUCCEEDED:
-        return PodEnd("ended", SUCCEEDED, node)
+    if disruption in core.ENDED_BY:
+        return core.PodEnd(core.ENDED_BY[disruption], disruption, node)
+    if status.phase == core.SUCCEEDED:
+        return core.PodEnd("ended", core.SUCCEEDED, node)
     words = ": ".join(filter(None, (status.reason, status.message)))[:TEXT_MAX]
     if status.phase != "Failed" or not status.reason:
-        return PodEnd("ended", words or status.phase, node)
-    if status.reason in ENDED_BY:
-        return PodEnd(ENDED_BY[status.reason], words, node)
+        return core.PodEnd("ended", words or status.phase, node)
+    if status.reason in core.ENDED_BY:
+        return core.PodEnd(core.ENDED_BY[status.reason], words, node)
     started = status.container_statuses or status.init_container_statuses
-    return PodEnd("ended" if started else "rejected-by-kubelet", words, node)
+    return core.PodEnd("ended" if started else "rejected-by-kubelet", words, node)
 
 
-def end_of_terminating(reason: str, node: str) -> PodEnd:
+def end_of_terminating(reason: str, node: str) -> core.PodEnd:
     """Return how a terminating pod ends.
 
     Args:
         reason: That of its condition DisruptionTarget; empty without one.
         node: That it is bound to; empty: none.
     """
-    return PodEnd(ENDED_BY.get(reason, "deleted"), reason, node)
+    return core.PodEnd(core.ENDED_BY.get(reason, "deleted"), reason, node)
 
 
 def disruption_reason(pod: api.Pod) -> str:
@@ -120,9 +92,9 @@ def disruption_reason(pod: api.Pod) -> str:
 def pod_of(
     pod: api.Pod,
     priorities: Priorities,
-    volumes: VolumeConstraints = NO_VOLUMES,
-    shape: PodShape | None = None,
-) -> Pod:
+    volumes: core.VolumeConstraints = core.NO_VOLUMES,
+    shape: core.PodShape | None = None,
+) -> core.Pod:
     """Return the pod of the core.
 
     Args:
@@ -133,7 +105,7 @@ def pod_of(
     """
     spec, metadata = pod.spec, pod.metadata
     priority = priorities.resolve(spec.priority, spec.priority_class_name, spec.preemption_policy)
-    return Pod(
+    return core.Pod(
         uid=PodUid(metadata.uid),
         namespace=metadata.namespace,
         name=metadata.name,
@@ -150,7 +122,7 @@ def pod_of(
         node=NodeName(spec.node_name) if spec.node_name else None,
         assigned_us=_assigned_us(pod) if spec.node_name else 0,
         ends_us=_ends_us(pod) if spec.node_name else 0,
-        checkpoint=metadata.annotations.get(CHECKPOINT_ANNOTATION, ""),
+        checkpoint=metadata.annotations.get(core.CHECKPOINT_ANNOTATION, ""),
         nominated=NodeName(pod.status.nominated_node_name)
         if pod.status.nominated_node_name
         else None,
@@ -186,17 +158,17 @@ def _assigned_us(pod: api.Pod) -> int:
 
 def _ends_us(pod: api.Pod) -> int:
     """Return when a pod with a node ends by itself, at the latest; 0: not known. Of a range of durations the longest counts."""
-    runs_for = pod.metadata.annotations.get(RUNS_FOR, "").rpartition("-")[2]
+    runs_for = pod.metadata.annotations.get(core.RUNS_FOR, "").rpartition("-")[2]
     limits_s = (pod.spec.active_deadline_seconds, duration_s(runs_for) if runs_for else None)
     least_s = min((seconds for seconds in limits_s if seconds), default=0)
     begin_us = _assigned_us(pod)
-    is_known = least_s and begin_us not in FILLED_IN_US
+    is_known = least_s and begin_us not in core.FILLED_IN_US
     return begin_us + least_s * 1_000_000 if is_known else 0
 
 
 def _instant_us(pod: api.Pod, written: str | None) -> int:
     try:
-        return micros(msgspec.convert(written, Instant)) if written else 0
+        return micros(msgspec.convert(written, api.Instant)) if written else 0
     except msgspec.ValidationError as error:
         text = f'"{written}" is not an RFC 3339 time'
         raise bad(pod, "status.conditions[].lastTransitionTime", text) from error
@@ -273,7 +245,7 @@ def shape_key(pod: api.Pod) -> bytes | None:
     )
 
 
-def shape_of(pod: api.Pod, volumes: VolumeConstraints) -> PodShape:
+def shape_of(pod: api.Pod, volumes: core.VolumeConstraints) -> core.PodShape:
     """Return everything that decides on which nodes a pod fits."""
     spec = pod.spec
     selectors = volumes.selectors
@@ -284,7 +256,7 @@ def shape_of(pod: api.Pod, volumes: VolumeConstraints) -> PodShape:
             raise bad(pod, "spec.affinity.nodeAffinity", str(fault)) from fault
         selectors = (own, *selectors)
     rules, unmodelled = pod_rules(pod)
-    return PodShape(
+    return core.PodShape(
         requests=requests_of(pod),
         node_selector=tuple(sorted(spec.node_selector.items())),
         selectors=selectors,
@@ -297,9 +269,9 @@ def shape_of(pod: api.Pod, volumes: VolumeConstraints) -> PodShape:
     )
 
 
-def _soft(pod: api.Pod) -> SoftRules | UnsetType:
+def _soft(pod: api.Pod) -> core.SoftRules | UnsetType:
     """Return what a pod prefers; a term that cannot be read is named, and makes no pod unreadable."""
-    nodes: list[NodePreference] = []
+    nodes: list[core.NodePreference] = []
     pods, unseen = pod_preferences(pod)
     for n, preferred in enumerate(pod.spec.affinity.node_affinity.preferred):
         try:
@@ -307,12 +279,12 @@ def _soft(pod: api.Pod) -> SoftRules | UnsetType:
         except BadInput as fault:
             unseen = (*unseen, f"preferred node affinity {fault}")
             continue
-        if preferred.weight and term != SelectorTerm():  # an empty term matches no node
-            nodes.append(NodePreference(preferred.weight, term))
-    return SoftRules(tuple(nodes), pods, unseen) if nodes or pods or unseen else UNSET
+        if preferred.weight and term != core.SelectorTerm():  # an empty term matches no node
+            nodes.append(core.NodePreference(preferred.weight, term))
+    return core.SoftRules(tuple(nodes), pods, unseen) if nodes or pods or unseen else UNSET
 
 
-def _tolerations(pod: api.Pod) -> tuple[Toleration, ...]:
+def _tolerations(pod: api.Pod) -> tuple[core.Toleration, ...]:
     """Return the tolerations in a fixed order, without those with numeric operators, which are not modelled."""
     read = set()
     for n, toleration in enumerate(pod.spec.tolerations):
@@ -324,12 +296,14 @@ def _tolerations(pod: api.Pod) -> tuple[Toleration, ...]:
             text = f'"{operator}" is none of Exists, Equal, Gt, Lt'
             raise bad(pod, f"spec.tolerations[{n}].operator", text)
     return tuple(
-        Toleration(key=key, operator="Exists" if exists else "Equal", value=value, effect=effect)
+        core.Toleration(
+            key=key, operator="Exists" if exists else "Equal", value=value, effect=effect
+        )
         for key, exists, value, effect in sorted(read)
     )
 
 
-def _host_ports(pod: api.Pod) -> tuple[HostPort, ...]:
+def _host_ports(pod: api.Pod) -> tuple[core.HostPort, ...]:
     """Return the ports that the pod occupies on its node; with hostNetwork these are all its ports."""
     spec = pod.spec
     ports = set()
@@ -337,15 +311,15 @@ def _host_ports(pod: api.Pod) -> tuple[HostPort, ...]:
         for port in container.ports:
             number = port.host_port or (port.container_port if spec.host_network else 0)
             if number > 0:
-                ip = port.host_ip or HostPort("", 0).ip
-                ports.add(HostPort(port.protocol or "TCP", number, ip))
+                ip = port.host_ip or core.HostPort("", 0).ip
+                ports.add(core.HostPort(port.protocol or "TCP", number, ip))
     return tuple(sorted(ports)) if ports else ()
 
 
 def _unmodelled(spec: api.PodSpec) -> Iterable[str]:
     """Yield the constraints of the pod's spec that the planner does not model; equal pods give equal texts."""
     for claim in spec.resource_claims:
-        yield f"{RESOURCE_CLAIM}{claim.name}"
+        yield f"{core.RESOURCE_CLAIM}{claim.name}"
     for volume in spec.volumes:
         if (
             volume.iscsi
@@ -353,7 +327,7 @@ def _unmodelled(spec: api.PodSpec) -> Iterable[str]:
             or volume.gce_persistent_disk
             or volume.aws_elastic_block_store
         ):
-            yield ONE_POD_VOLUME
+            yield core.ONE_POD_VOLUME
 
 
 # --- requests
@@ -478,38 +452,38 @@ def _raise(most: _Exact, other: Mapping[str, int]) -> None:
             most[name] = amount
 
 
-_NO_POD = NodeSelectorRequirement("", "In")  # without values it holds for no label
+_NO_POD = core.NodeSelectorRequirement("", "In")  # without values it holds for no label
 
 
-def pod_rules(pod: api.Pod) -> tuple[tuple[PodRule, ...], tuple[str, ...]]:
+def pod_rules(pod: api.Pod) -> tuple[tuple[core.PodRule, ...], tuple[str, ...]]:
     """Return the rules of a pod.
 
     Returns:
         The rules, sorted; and the texts of those that are not modelled, sorted.
     """
-    affinity, rules = pod.spec.affinity, set[PodRule]()
+    affinity, rules = pod.spec.affinity, set[core.PodRule]()
     unmodelled = set[str]()
     for term in affinity.pod_anti_affinity.required:
         about = _about(pod, term)
         if about is None:
-            unmodelled.add(f"{AVOIDS_PODS}{term.topology_key}")
+            unmodelled.add(f"{core.AVOIDS_PODS}{term.topology_key}")
         else:
-            rules.add(PodRule("apart", (term.topology_key,), (about,)))
+            rules.add(core.PodRule("apart", (term.topology_key,), (about,)))
     if terms := affinity.pod_affinity.required:
         every = tuple(about for term in terms if (about := _about(pod, term)) is not None)
         if len(every) < len(terms):
-            unmodelled.update(f"{NEEDS_PODS}{term.topology_key}" for term in terms)
+            unmodelled.update(f"{core.NEEDS_PODS}{term.topology_key}" for term in terms)
         else:
-            rules.add(PodRule("near", tuple(term.topology_key for term in terms), every))
+            rules.add(core.PodRule("near", tuple(term.topology_key for term in terms), every))
     rules.update(_spread(pod, anyway=False))
     return tuple(sorted(rules, key=repr)), tuple(sorted(unmodelled))
 
 
-def pod_preferences(pod: api.Pod) -> tuple[tuple[PodPreference, ...], tuple[str, ...]]:
+def pod_preferences(pod: api.Pod) -> tuple[tuple[core.PodPreference, ...], tuple[str, ...]]:
     """Return the rules about other pods that a pod prefers, sorted; and the texts of those that are not modelled, sorted."""
     affinity, unseen = pod.spec.affinity, set[str]()
-    preferred = [PodPreference(rule) for rule in _spread(pod, anyway=True)]
-    both: tuple[tuple[RuleKind, tuple[api.WeightedPodAffinityTerm, ...]], ...] = (
+    preferred = [core.PodPreference(rule) for rule in _spread(pod, anyway=True)]
+    both: tuple[tuple[core.RuleKind, tuple[api.WeightedPodAffinityTerm, ...]], ...] = (
         ("near", affinity.pod_affinity.preferred),
         ("apart", affinity.pod_anti_affinity.preferred),
     )
@@ -517,24 +491,24 @@ def pod_preferences(pod: api.Pod) -> tuple[tuple[PodPreference, ...], tuple[str,
         for weighted in terms:
             term = weighted.pod_affinity_term
             about = _about(pod, term)
-            rule = PodRule(kind, (term.topology_key,), () if about is None else (about,))
+            rule = core.PodRule(kind, (term.topology_key,), () if about is None else (about,))
             if about is None:
                 unseen.add(f"preferred {rule.text} of namespaces that a label selects")
             elif weighted.weight:
-                preferred.append(PodPreference(rule, weighted.weight))
+                preferred.append(core.PodPreference(rule, weighted.weight))
     return tuple(sorted(preferred, key=repr)), tuple(sorted(unseen))
 
 
-def _spread(pod: api.Pod, *, anyway: bool) -> Iterator[PodRule]:
+def _spread(pod: api.Pod, *, anyway: bool) -> Iterator[core.PodRule]:
     for constraint in pod.spec.topology_spread_constraints:
         if (constraint.when_unsatisfiable == "ScheduleAnyway") != anyway:
             continue
         own = _of_keys(pod.metadata.labels, constraint.match_label_keys, "In")
         labels = (*label_requirements(constraint.label_selector), *own)
-        yield PodRule(
+        yield core.PodRule(
             kind="spread",
             keys=(constraint.topology_key,),
-            about=(AboutPods((pod.metadata.namespace,), labels),),
+            about=(core.AboutPods((pod.metadata.namespace,), labels),),
             skew=constraint.max_skew,
             least_domains=constraint.min_domains or 1,
             honors_affinity=constraint.node_affinity_policy != "Ignore",
@@ -542,7 +516,7 @@ def _spread(pod: api.Pod, *, anyway: bool) -> Iterator[PodRule]:
         )
 
 
-def _about(pod: api.Pod, term: api.PodAffinityTerm) -> AboutPods | None:
+def _about(pod: api.Pod, term: api.PodAffinityTerm) -> core.AboutPods | None:
     """Return the pods that a term selects; None if it selects namespaces by label."""
     selector = term.namespace_selector
     if selector is not None and (selector.match_labels or selector.match_expressions):
@@ -558,33 +532,39 @@ def _about(pod: api.Pod, term: api.PodAffinityTerm) -> AboutPods | None:
         *_of_keys(pod_labels, term.match_label_keys, "In"),
         *_of_keys(pod_labels, term.mismatch_label_keys, "NotIn"),
     )
-    return AboutPods(namespaces, tuple(dict.fromkeys(labels)))
+    return core.AboutPods(namespaces, tuple(dict.fromkeys(labels)))
 
 
-def label_requirements(selector: api.LabelSelector | None) -> tuple[NodeSelectorRequirement, ...]:
+def label_requirements(
+    selector: api.LabelSelector | None,
+) -> tuple[core.NodeSelectorRequirement, ...]:
     """Return the requirements of a selector; None selects no pod, an empty one every pod."""
     if selector is None:
         return (_NO_POD,)
     equal = (
-        NodeSelectorRequirement(k, "In", (v,)) for k, v in sorted(selector.match_labels.items())
+        core.NodeSelectorRequirement(k, "In", (v,))
+        for k, v in sorted(selector.match_labels.items())
     )
     more = (
-        NodeSelectorRequirement(r.key, r.operator, r.values) for r in selector.match_expressions
+        core.NodeSelectorRequirement(r.key, r.operator, r.values)
+        for r in selector.match_expressions
     )
     return (*equal, *more)
 
 
 def _of_keys(
-    labels: Mapping[str, str], keys: tuple[str, ...], operator: Operator
-) -> tuple[NodeSelectorRequirement, ...]:
+    labels: Mapping[str, str], keys: tuple[str, ...], operator: core.Operator
+) -> tuple[core.NodeSelectorRequirement, ...]:
     """Return requirements with the pod's own values, as the API server does; keys without a label are skipped."""
-    return tuple(NodeSelectorRequirement(k, operator, (labels[k],)) for k in keys if k in labels)
+    return tuple(
+        core.NodeSelectorRequirement(k, operator, (labels[k],)) for k in keys if k in labels
+    )
 
 
 _PERCENT: Final = re.compile(r"([0-9]{1,3})%")
 
 
-def budget_of(budget: api.PodDisruptionBudget) -> PodDisruptionBudget:
+def budget_of(budget: api.PodDisruptionBudget) -> core.PodDisruptionBudget:
     """Return the budget of the core; without a status it allows no disruption.
 
     Source:
@@ -603,8 +583,8 @@ def budget_of(budget: api.PodDisruptionBudget) -> PodDisruptionBudget:
             )
     about = None
     if selector is not None:
-        about = AboutPods((namespace,), label_requirements(selector))
-    return PodDisruptionBudget(
+        about = core.AboutPods((namespace,), label_requirements(selector))
+    return core.PodDisruptionBudget(
         namespace=namespace,
         name=name,
         about=about,

@@ -39,70 +39,21 @@ _FIELD_OF: Final = {PREFIX + name: field for field, names in _NAMES.items() for 
 _METADATA: Final = frozenset(  # fields of metadata that are not read
     ("generateName", "selfLink", "managedFields", "deletionGracePeriodSeconds", "clusterName")
 )
-# Structs with all fields of the API, and the names of those that are not read
-_WHOLE: Final[dict[type, frozenset[str]]] = {
-    **dict.fromkeys(
-        (
-            api.PodGroup,
-            api.CompositePodGroup,
-            api.Workload,
-            api.GroupSpec,
-            api.SchedulingPolicy,
-            api.GangPolicy,
-            api.SchedulingConstraints,
-            api.TopologyEntry,
-            api.ExclusiveEntry,
-            api.NearEntry,
-            api.SliceEntry,
-            api.DisruptionMode,
-            api.WorkloadRef,
-            api.OldTemplateRef,
-            api.TemplateRef,
-            api.Template,
-            api.TreeProfile,
-            api.TreeProfileSpec,
-            api.KindProfile,
-            api.ProfileTopology,
-            api.ProfileExclusive,
-            api.ProfileNear,
-        ),
-        frozenset(),
-    ),
+# fields of the API that a Struct with all others of them (`Whole`) does not read
+_NOT_READ: Final[dict[type, frozenset[str]]] = {
     api.WorkloadSpec: frozenset({"controllerRef"}),
     api.ObjectMeta: _METADATA,
-    **dict.fromkeys(
-        (
-            api.LimitRange,
-            api.LimitRangeSpec,
-            api.LimitRangeItem,
-            api.RuntimeOverhead,
-            api.RuntimeScheduling,
-            api.TopologyTerm,
-            api.TopologyLabel,
-        ),
-        frozenset(),
-    ),
     api.RuntimeClass: frozenset({"handler"}),
     api.PodToleration: frozenset({"tolerationSeconds"}),
     api.StorageClass: frozenset(("parameters", "reclaimPolicy", "mountOptions", "allowVolumeExpansion")),
     api.PersistentVolumeClaim: frozenset({"status"}),
     api.ClaimSpec: frozenset(("resources", "selector", "volumeMode", "dataSource", "dataSourceRef", "volumeAttributesClassName")),
 }  # fmt: skip
-CHECKED: Final = (
-    api.PodGroup,
-    api.CompositePodGroup,
-    api.Workload,
-    api.TreeProfile,
-    api.LimitRange,
-    api.RuntimeClass,
-    api.StorageClass,
-    api.PersistentVolumeClaim,
-)
 
 
 def fields_not_read(kind: type[Any]) -> frozenset[str] | None:
     """Return the fields of a Struct of the API that are not read; None: not all fields of it are known."""
-    return _WHOLE.get(kind)
+    return _NOT_READ.get(kind, frozenset()) if issubclass(kind, api.Whole) else None
 
 
 def unknown_names(manifest: Mapping[str, object]) -> Iterator[FieldProblem]:

@@ -14,7 +14,13 @@ from typing import Final
 
 import msgspec
 
-from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, ApiServer, Request
+from extender.cluster.connection.api_client import (
+    MERGE_PATCH,
+    ApiResponse,
+    ApiServer,
+    Request,
+    write_request,
+)
 from extender.cluster.write.pod_writer import rfc3339
 from extender.core.model.errors import ClusterUnavailable
 from extender.ports.cluster_ports import K8sEvent
@@ -103,7 +109,8 @@ class EventRecorder:
         written.written_ms = now_ms
         at = rfc3339(self._clock.now_us(), micro=True)
         series = {"series": {"count": written.count, "lastObservedTime": at}}
-        return _request("PATCH", f"{PATH}/{notice.namespace}/events/{written.name}", series)
+        path = f"{PATH}/{notice.namespace}/events/{written.name}"
+        return write_request("PATCH", path, series, MERGE_PATCH, tries_max=1)
 
     def _new(
         self, notice: K8sEvent, api_version: str, related_version: str, now_ms: int
@@ -136,7 +143,7 @@ class EventRecorder:
         }
         if notice.related is not None:
             event["related"] = _reference(related_version, *notice.related)
-        return _request("POST", f"{PATH}/{notice.namespace}/events", event)
+        return write_request("POST", f"{PATH}/{notice.namespace}/events", event, tries_max=1)
 
 
 def _reference(api_version: str, kind: str, namespace: str, name: str, uid: str) -> dict[str, str]:
@@ -147,20 +154,6 @@ def _reference(api_version: str, kind: str, namespace: str, name: str, uid: str)
         "name": name,
         "uid": uid,
     }
-
-
-def _request(method: str, path: str, body: object) -> Request:
-    encoded = msgspec.json.encode(body)
-    if method == "PATCH":
-        return Request(
-            method="PATCH",
-            path=path,
-            body=encoded,
-            content_type=MERGE_PATCH,
-            effect=True,
-            tries_max=1,
-        )
-    return Request(method="POST", path=path, body=encoded, effect=True, tries_max=1)
 
 
 def _cut(text: str) -> str:

@@ -15,7 +15,13 @@ from typing import Final
 
 import msgspec
 
-from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, ApiServer, Request
+from extender.cluster.connection.api_client import (
+    MERGE_PATCH,
+    ApiResponse,
+    ApiServer,
+    Request,
+    write_request,
+)
 from extender.cluster.write.pod_writer import fault_of
 from extender.core.log.anchors import Anchor, decode_anchors, encode_anchors
 from extender.core.model.errors import ClusterUnavailable
@@ -79,7 +85,8 @@ class LogHeadConfigMap:
         data = {"data": encode_anchors(anchors)}
         try:
             try:
-                await self._server.call(self._request("PATCH", f"{self._folder}/{NAME}", data))
+                path = f"{self._folder}/{NAME}"
+                await self._server.call(write_request("PATCH", path, data, MERGE_PATCH))
             except ApiResponse as refusal:
                 if refusal.status != HTTPStatus.NOT_FOUND:
                     raise
@@ -92,19 +99,9 @@ class LogHeadConfigMap:
                     },
                     **data,
                 }
-                await self._server.call(self._request("POST", self._folder, whole))
+                await self._server.call(write_request("POST", self._folder, whole))
         except ApiResponse as refusal:
             raise self._fault(refusal) from refusal
-
-    def _request(self, method: str, path: str, body: object) -> Request:
-        assert method in ("PATCH", "POST")
-        return Request(
-            method="PATCH" if method == "PATCH" else "POST",
-            path=path,
-            body=msgspec.json.encode(body),
-            content_type=MERGE_PATCH if method == "PATCH" else "application/json",
-            effect=True,
-        )
 
     def _fault(self, refusal: ApiResponse) -> ClusterUnavailable:
         fault = fault_of(f"{WHAT} {self._folder}/{NAME}", refusal)

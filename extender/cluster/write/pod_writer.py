@@ -7,21 +7,19 @@ precondition, so that a recreated pod of the same name is never changed.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Final
 
-import msgspec
-
 from extender.cluster import types as api
 from extender.cluster.connection.api_client import (
-    JSON,
     MERGE_PATCH,
     STRATEGIC_PATCH,
     ApiResponse,
     ApiServer,
-    Method,
     Request,
+    write_request,
 )
 from extender.cluster.read import object_decoding
 from extender.cluster.read.pod_conversion import (
@@ -66,6 +64,19 @@ def fault_of(action: str, refusal: ApiResponse) -> RequestRejected | ClusterUnav
     return RequestRejected(text)
 
 
+async def send(
+    server: ApiServer,
+    action: str,
+    request: Request,
+    fault: Callable[[str, ApiResponse], RequestRejected | ClusterUnavailable] = fault_of,
+) -> bytes:
+    """Send a request and return the body of its answer; an error response is raised as its fault."""
+    try:
+        return await server.call(request)
+    except ApiResponse as refusal:
+        raise fault(action, refusal) from refusal
+
+
 def pod_path(pod: PodRef, subresource: str = "") -> str:
     """Return the path of a pod or of one of its subresources."""
     return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}{subresource}"
@@ -84,40 +95,38 @@ class PodWriter:
     """Writes to pods.
 
     Every method raises `RequestRejected` if the pod was deleted or recreated or the request is refused, and
-    `ClusterUnavailable` if the caller may try again.
+    `ClusterUnavailable` if the caller may try again: a request has one try, because before another one the caller
+    checks whether it is still wanted.
     """
 
-    def __init__(self, server: ApiServer) -> None:
+    def __init__(self, server: ApiServer, clock: Clock) -> None:
         self._server = server
+        self._clock = clock
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
         """Write `status.nominatedNodeName`; None clears it."""
-        await self._patch(
-            pod,
-            "/status",
-            MERGE_PATCH,
-            {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}},
-        )
+        await self._patch(pod, "/status", MERGE_PATCH, status={"nominatedNodeName": node})
 
     async def remove_gate(self, pod: PodRef) -> None:
         """Remove our scheduling gate, if the pod has it; other gates stay."""
         gates = [{"$patch": "delete", "name": GATE}]
-        await self._patch(
-            pod,
-            "",
-            STRATEGIC_PATCH,
-            {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": gates}},
-        )
+        await self._patch(pod, "", STRATEGIC_PATCH, spec={"schedulingGates": gates})
 
     async def explain_waiting(self, pod: PodRef, message: str) -> None:
         """Write the message of the condition PodScheduled; its reason stays that of a gated pod."""
         condition = {"type": POD_SCHEDULED, "status": "False", "reason": GATED, "message": message}
-        await self._patch(
-            pod,
-            "/status",
-            STRATEGIC_PATCH,
-            {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}},
-        )
+        await self._patch(pod, "/status", STRATEGIC_PATCH, status={"conditions": [condition]})
+
+    async def mark_disrupted(self, pod: PodRef, message: str) -> None:
+        """Write condition DisruptionTarget as kube-scheduler does; other conditions stay (merged by type)."""
+        condition = {
+            "type": DISRUPTION_TARGET,
+            "status": "True",
+            "reason": PREEMPTED,
+            "message": message[:MESSAGE_MAX],
+            "lastTransitionTime": rfc3339(self._clock.now_us()),
+        }
+        await self._patch(pod, "/status", STRATEGIC_PATCH, status={"conditions": [condition]})
 
     async def bind(self, binding: Binding) -> None:
         """Post a Binding; a pod that is already on this node counts as bound."""
@@ -131,16 +140,10 @@ class PodWriter:
             "metadata": metadata,
             "target": {"apiVersion": "v1", "kind": "Node", "name": binding.node},
         }
-        request = Request(
-            method="POST",
-            path=pod_path(pod, "/binding"),
-            body=msgspec.json.encode(body),
-            content_type=JSON,
-            effect=True,
-            tries_max=1,  # the bind barrier checks before each try whether it may still bind
-        )
         try:
-            await self._server.call(request)
+            await self._server.call(
+                write_request("POST", pod_path(pod, "/binding"), body, tries_max=1)
+            )
         except ApiResponse as refusal:
             if refusal.status != HTTPStatus.CONFLICT:
                 raise fault_of(f"bind {pod.namespace}/{pod.name}", refusal) from refusal
@@ -163,8 +166,46 @@ class PodWriter:
             raise RequestRejected(f"{action}: {reason}") from refusal
         raise ClusterUnavailable(f"{action}: {refusal}") from refusal
 
-    async def _patch(self, pod: PodRef, subresource: str, content_type: str, body: object) -> None:
-        await patch_pod(self._server, pod, subresource, content_type, body)
+    async def evict(self, pod: PodRef, via: GoneVia) -> None:
+        """Delete a pod, or evict it by the Eviction API, with the grace period of its spec.
+
+        Source:
+            pkg/scheduler/util/utils.go (DeletePod), pkg/registry/core/pod/storage/eviction.go: 429 with
+            Retry-After where a PodDisruptionBudget allows no more.
+        """
+        options = {"preconditions": {"uid": pod.uid}}
+        if via == "evicted":
+            eviction = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": pod.name, "namespace": pod.namespace},
+                "deleteOptions": options,
+            }
+            request = write_request("POST", pod_path(pod, "/eviction"), eviction, tries_max=1)
+        else:
+            deletion = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
+            request = write_request("DELETE", pod_path(pod), deletion, tries_max=1)
+        await send(self._server, f"evict {pod.namespace}/{pod.name}", request)
+
+    async def ending(self, pod: PodRef) -> PodEnd | None:
+        """Return how a pod ended, or will end if it terminates; None if it does neither."""
+        current = await read_pod(self._server, pod)
+        if current is None or current.metadata.uid != pod.uid:
+            return PodEnd("deleted")
+        if ended(current):
+            return end_of(current)
+        if current.metadata.deletion_timestamp is not None:
+            return end_of_terminating(disruption_reason(current), current.spec.node_name)
+        return None
+
+    async def _patch(
+        self, pod: PodRef, subresource: str, content_type: str, **fields: object
+    ) -> None:
+        body = {"metadata": {"uid": pod.uid}, **fields}
+        request = write_request(
+            "PATCH", pod_path(pod, subresource), body, content_type, tries_max=1
+        )
+        await send(self._server, f"patch pod {pod.namespace}/{pod.name}{subresource}", request)
 
 
 async def read_pod(server: ApiServer, pod: PodRef) -> api.Pod | None:
@@ -183,85 +224,3 @@ async def read_pod(server: ApiServer, pod: PodRef) -> api.Pod | None:
         raise fault_of(f"read {pod.namespace}/{pod.name}", refusal) from refusal
     except BadInput as problem:
         raise ClusterUnavailable(str(problem)) from problem
-
-
-async def patch_pod(
-    server: ApiServer, pod: PodRef, subresource: str, content_type: str, body: object
-) -> None:
-    """Patch a pod with a single try; before another try the caller checks whether it is still wanted."""
-    request = Request(
-        method="PATCH",
-        path=pod_path(pod, subresource),
-        body=msgspec.json.encode(body),
-        content_type=content_type,
-        effect=True,
-        tries_max=1,
-    )
-    try:
-        await server.call(request)
-    except ApiResponse as refusal:
-        raise fault_of(f"patch pod {pod.namespace}/{pod.name}{subresource}", refusal) from refusal
-
-
-class PodEvictions:
-    """Writes to victims of preemption."""
-
-    def __init__(self, server: ApiServer, clock: Clock) -> None:
-        self._server = server
-        self._clock = clock
-
-    async def mark_disrupted(self, pod: PodRef, message: str) -> None:
-        """Write condition DisruptionTarget as kube-scheduler does; other conditions stay (merged by type)."""
-        condition = {
-            "type": DISRUPTION_TARGET,
-            "status": "True",
-            "reason": PREEMPTED,
-            "message": message[:MESSAGE_MAX],
-            "lastTransitionTime": rfc3339(self._clock.now_us()),
-        }
-        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
-        await patch_pod(self._server, pod, "/status", STRATEGIC_PATCH, body)
-
-    async def evict(self, pod: PodRef, via: GoneVia) -> None:
-        """Delete a pod, or evict it by the Eviction API, with the grace period of its spec.
-
-        Source:
-            pkg/scheduler/util/utils.go (DeletePod), pkg/registry/core/pod/storage/eviction.go: 429 with
-            Retry-After where a PodDisruptionBudget allows no more.
-        """
-        options = {"preconditions": {"uid": pod.uid}}
-        if via == "evicted":
-            method: Method = "POST"
-            path = pod_path(pod, "/eviction")
-            body: dict[str, object] = {
-                "apiVersion": "policy/v1",
-                "kind": "Eviction",
-                "metadata": {"name": pod.name, "namespace": pod.namespace},
-                "deleteOptions": options,
-            }
-        else:
-            method, path = "DELETE", pod_path(pod)
-            body = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
-        request = Request(
-            method=method,
-            path=path,
-            body=msgspec.json.encode(body),
-            content_type=JSON,
-            effect=True,
-            tries_max=1,  # before another try the caller checks whether it is still wanted
-        )
-        try:
-            await self._server.call(request)
-        except ApiResponse as refusal:
-            raise fault_of(f"evict {pod.namespace}/{pod.name}", refusal) from refusal
-
-    async def ending(self, pod: PodRef) -> PodEnd | None:
-        """Return how a pod ended, or will end if it terminates; None if it does neither."""
-        current = await read_pod(self._server, pod)
-        if current is None or current.metadata.uid != pod.uid:
-            return PodEnd("deleted")
-        if ended(current):
-            return end_of(current)
-        if current.metadata.deletion_timestamp is not None:
-            return end_of_terminating(disruption_reason(current), current.spec.node_name)
-        return None

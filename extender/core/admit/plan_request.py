@@ -54,7 +54,7 @@ from extender.core.planner.plan_types import (
 from extender.core.workloads.kinds.job_kind import INDEX_LABEL as COMPLETION_INDEX
 from extender.core.workloads.kinds.jobset_kind import JOB_INDEX_LABEL
 from extender.core.workloads.kinds.kubeflow_kinds import REPLICA_INDEX_LABEL
-from extender.core.workloads.kinds.leader_worker_replicas import WORKER_INDEX
+from extender.core.workloads.kinds.leaderworkerset_kind import WORKER_INDEX
 from extender.core.workloads.kinds.plain_pods_kind import plain_uid
 from extender.core.workloads.kinds.statefulset_kind import POD_INDEX
 from extender.core.workloads.workload_object import MANAGED_BY, MIN_ANNOTATION

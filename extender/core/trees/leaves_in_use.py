@@ -12,6 +12,7 @@ from extender.core.model.pods import Pod
 from extender.core.workloads.kind_table import kind_of_pod, leaf_of_pod
 from extender.core.workloads.kinds.job_kind import pods_at_once, remaining_pods
 from extender.core.workloads.tree_parts import LeafUse
+from extender.core.workloads.workload_kind import has_condition
 from extender.core.workloads.workload_object import LEAF_LABEL, TREE_LABEL, WorkloadObject
 
 Members = Map[PodUid, Pod]
@@ -101,7 +102,7 @@ def with_finished_pods(
     for job in jobs:
         template = job.spec.get("template") or {}
         leaf = leaf_of_pod((template.get("metadata") or {}).get("labels") or {})
-        if leaf and not _failed(job):
+        if leaf and not has_condition(job, "Failed"):
             done = pods_at_once(job.spec) - remaining_pods(job)
             finished[leaf] = finished.get(leaf, 0) + done
     by_leaf = {use.name: use for use in uses}
@@ -110,11 +111,3 @@ def with_finished_pods(
             use = by_leaf.get(leaf, LeafUse(name=leaf))
             by_leaf[leaf] = msgspec.structs.replace(use, finished=count)
     return tuple(by_leaf[name] for name in sorted(by_leaf))
-
-
-def _failed(job: WorkloadObject) -> bool:
-    conditions = job.status.get("conditions") or ()
-    return any(
-        condition.get("type") == "Failed" and condition.get("status") == "True"
-        for condition in conditions
-    )

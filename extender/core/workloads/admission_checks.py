@@ -15,7 +15,6 @@ import msgspec
 from extender.core.model.errors import BadInput
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_policy import TreeProfile, missing_profile, profile_of_name
-from extender.core.workloads.workload_fields import ReadFields
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     OFF,
@@ -39,7 +38,11 @@ _ENDING: Final = frozenset(
 CheckState = Literal["Pending", "Ready", "Retry", "Rejected"]
 
 
-class _PodSet(ReadFields, frozen=True, kw_only=True):
+class _Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base class: fields are in camelCase."""
+
+
+class _PodSet(_Read, frozen=True, kw_only=True):
     """Pods of one template."""
 
     name: str = "main"
@@ -47,39 +50,39 @@ class _PodSet(ReadFields, frozen=True, kw_only=True):
     template: Mapping[str, Any] = {}
 
 
-class _Spec(ReadFields, frozen=True, kw_only=True):
+class _Spec(_Read, frozen=True, kw_only=True):
     pod_sets: tuple[_PodSet, ...] = ()
     active: bool = True
 
 
-class _Check(ReadFields, frozen=True, kw_only=True):
+class _Check(_Read, frozen=True, kw_only=True):
     name: str
     state: CheckState
 
 
-class _Condition(ReadFields, frozen=True, kw_only=True):
+class _Condition(_Read, frozen=True, kw_only=True):
     type: str
     status: str
     last_transition_time: str = ""
 
 
-class _Assignment(ReadFields, frozen=True, kw_only=True):
+class _Assignment(_Read, frozen=True, kw_only=True):
     name: str = "main"
     flavors: Mapping[str, str] = {}  # by resource
     count: int | None = None  # less than that of the pod set, where Kueue admits a part
 
 
-class _Admission(ReadFields, frozen=True, kw_only=True):
+class _Admission(_Read, frozen=True, kw_only=True):
     pod_set_assignments: tuple[_Assignment, ...] = ()
 
 
-class _Status(ReadFields, frozen=True, kw_only=True):
+class _Status(_Read, frozen=True, kw_only=True):
     admission_checks: tuple[_Check, ...] = ()
     conditions: tuple[_Condition, ...] = ()
     admission: _Admission | None = None
 
 
-class Flavor(ReadFields, frozen=True, kw_only=True):
+class Flavor(_Read, frozen=True, kw_only=True):
     """The spec of a ResourceFlavor: Kueue adds it to the pods that get quota of it."""
 
     node_labels: Mapping[str, str] = {}

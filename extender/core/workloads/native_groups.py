@@ -7,25 +7,21 @@ group is changed but one annotation, which names the composite above it.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from immutables import Map
 
 from extender.core.model.ids import GroupKey
-from extender.core.model.message_formatting import counted
 from extender.core.model.pod_groups import Group
 from extender.core.workloads.tree_parts import Part, leaves_of
 from extender.core.workloads.tree_policy import (
     InvalidPolicy,
-    KindPolicy,
     TreePolicy,
     TreeProfile,
-    refusal_of,
+    invalid_annotation,
 )
-from extender.core.workloads.workload_kind import Notice, WorkloadKind, scheduling_block
+from extender.core.workloads.workload_kind import WorkloadKind, scheduling_block
 from extender.core.workloads.workload_object import (
     EXCLUSIVE_ANNOTATION,
     MIN_ANNOTATION,
@@ -37,8 +33,7 @@ from extender.core.workloads.workload_object import (
     WorkloadObject,
 )
 
-_HASH = "(-[0-9a-z]{10})?"  # that a controller may add to the name of a template
-_BLOCK = "spec.scheduling"
+SCHEDULING_BLOCK = "spec.scheduling"
 
 
 class NativeGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -53,25 +48,6 @@ class AdoptedGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_def
 
     name: str
     parent: str = ""  # the composite above it; empty: it is a root
-
-
-class Composed(Protocol):
-    """A group as the compiler made it."""
-
-    @property
-    def kind(self) -> str:
-        """PodGroup or CompositePodGroup."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Its name; of a PodGroup here, the template of the group to adopt."""
-        ...
-
-    @property
-    def parent(self) -> str:
-        """The composite above it, or an empty string."""
-        ...
 
 
 def has_native_groups(kind: WorkloadKind, workload: WorkloadObject) -> bool:
@@ -125,73 +101,8 @@ def native_roots(
 
 
 def _not_ours(source: WorkloadObject, annotation: str, value: str) -> InvalidPolicy:
-    text = f"{value!r} is for groups that this service makes, but the groups are those of {_BLOCK}; set it there"
-    field = f"metadata.annotations[{annotation}]"
-    return InvalidPolicy(refusal_of(source, "InvalidAnnotation", field, text))
-
-
-def adopted_groups(
-    workload: WorkloadObject,
-    composed: Sequence[Composed],
-    native: Iterable[NativeGroup],
-    parent: str,
-) -> tuple[AdoptedGroup, ...]:
-    """Return the groups of the controller with the composites above them, in the order of `native`.
-
-    Args:
-        composed: Its groups as the compiler made them, a PodGroup named as the template of the group to adopt; empty:
-            each group of the controller is a root.
-        parent: The composite of the user's above roots, or an empty string.
-
-    Raises:
-        InvalidPolicy: A group was made from a template that no part of the workload has.
-    """
-    if not composed:
-        return tuple(AdoptedGroup(name=group.name, parent=parent) for group in native)
-    above = {spec.name: spec.parent for spec in composed if spec.kind == "PodGroup"}
-    adopted = []
-    for group in native:
-        template = _template_of(group, above)
-        if template is None:
-            text = (
-                f"its controller made PodGroup {group.name} from the template {group.template!r}, but the groups of "
-                f"{_BLOCK} are {', '.join(above)}; write nativeGroups: Ignore into the TreeProfile to leave them alone"
-            )
-            raise InvalidPolicy(refusal_of(workload, "UnknownNativeGroup", _BLOCK, text))
-        adopted.append(AdoptedGroup(name=group.name, parent=above[template]))
-    return tuple(adopted)
-
-
-def _template_of(group: NativeGroup, templates: Mapping[str, str]) -> str | None:
-    if group.template in templates:
-        return group.template
-    return next((n for n in templates if re.fullmatch(re.escape(n) + _HASH, group.template)), None)
-
-
-def native_notices(
-    workload: WorkloadObject,
-    composed: Sequence[Composed],
-    adopted: Sequence[AdoptedGroup],
-    policy: KindPolicy,
-) -> tuple[Notice, ...]:
-    """Return what a user should know: groups that are not there yet, and topology that is not applied."""
-    notices = []
-    expected = sum(group.kind == "PodGroup" for group in composed) or 1
-    if len(adopted) < expected:
-        text = f"{workload}: {len(adopted)} of {counted(expected, 'group')} of its controller are there; the others are waited for"
-        notices.append(Notice(reason="WaitingForGroups", message=text))
-    dropped = ["topology.leaf"] if policy.leaf_topology or policy.leaf_preferred else []
-    of_root = policy.root_topology or policy.root_preferred
-    dropped += ["topology.root"] if of_root and not composed else []
-    dropped += ["topology.slices"] if policy.slices else []
-    dropped += ["exclusive.leaf"] if policy.leaf_exclusive else []
-    dropped += ["exclusive.root"] if policy.root_exclusive and not composed else []
-    dropped += ["near"] if policy.near else []
-    if dropped:
-        levels = " and ".join(dropped)
-        text = f"{workload}: {levels} of the TreeProfile is not applied to groups of its controller; set it in {_BLOCK}"
-        notices.append(Notice(reason="NativeGroupsKept", message=text))
-    return tuple(notices)
+    text = f"{value!r} is for groups that this service makes, but the groups are those of {SCHEDULING_BLOCK}; set it there"
+    return invalid_annotation(source, annotation, text)
 
 
 # --- which groups controllers made, by the workload

@@ -29,14 +29,14 @@ from extender.core.model.scheduling_constraints import (
     slices_problem,
 )
 from extender.core.workloads.fields.field_check import FieldNote, field_notes
-from extender.core.workloads.name_rules import NAME_MAX, joined_name
+from extender.core.workloads.name_rules import NAME_MAX as LEAF_NAME_MAX
+from extender.core.workloads.name_rules import joined_name
 from extender.core.workloads.native_groups import (
+    SCHEDULING_BLOCK,
     AdoptedGroup,
     NativeGroup,
-    adopted_groups,
     adopts,
     has_native_groups,
-    native_notices,
     native_roots,
 )
 from extender.core.workloads.tree_parts import (
@@ -52,6 +52,7 @@ from extender.core.workloads.tree_parts import (
     with_constraints,
 )
 from extender.core.workloads.tree_policy import (
+    NAME_MAX,
     Disruption,
     InvalidPolicy,
     KindPolicy,
@@ -60,7 +61,9 @@ from extender.core.workloads.tree_policy import (
     TreeProfile,
     TreeRefusal,
     from_level,
+    invalid_annotation,
     is_label_key,
+    is_object_name,
     missing_profile,
     read_policy,
     refusal_of,
@@ -97,12 +100,12 @@ def with_minima(
     if "" in minima:
         if len(roles) > 1:
             text = f"{minima['']} is for one role, but there are several; write one of {', '.join(f'{r}=N' for r in roles)}"
-            raise _invalid_min(workload, text)
+            raise invalid_annotation(workload, MIN_ANNOTATION, text)
         minima = dict.fromkeys(roles, minima[""])
     for role in minima:
         if role not in roles and role not in ended:
             text = f"no role {role!r}; there are {', '.join(roles) or 'none'}{did_you_mean(role, roles)}"
-            raise _invalid_min(workload, text)
+            raise invalid_annotation(workload, MIN_ANNOTATION, text)
     return tuple(_with_minimum(workload, root, minima) for root in roots)
 
 
@@ -130,7 +133,7 @@ def _with_minimum(workload: WorkloadObject, part: Part, minima: Mapping[str, int
             most, unit = len(part.children) if ended else limit, "group"
         if minimum > limit:
             text = f"{part.role}={minimum} is more than the {counted(limit, unit)} that {part.role} has"
-            raise _invalid_min(workload, text)
+            raise invalid_annotation(workload, MIN_ANNOTATION, text)
         return msgspec.structs.replace(part, minimum=max(1, min(minimum, most)))
     if isinstance(part, Composite):
         children = tuple(_with_minimum(workload, child, minima) for child in part.children)
@@ -142,11 +145,6 @@ def _with_minimum(workload: WorkloadObject, part: Part, minima: Mapping[str, int
             part = msgspec.structs.replace(part, minimum=len(required), required=required)
         return part
     return part
-
-
-def _invalid_min(workload: WorkloadObject, text: str) -> InvalidPolicy:
-    field = f"metadata.annotations[{MIN_ANNOTATION}]"
-    return InvalidPolicy(refusal_of(workload, "InvalidAnnotation", field, text))
 
 
 # --- nearness
@@ -168,7 +166,7 @@ def with_near(
         for root in roots:
             _pair(root, wish, near)
         if sum(map(len, near.values())) == before:
-            roles = dict.fromkeys(p.role for root in roots for p in _parts_of(root) if p.role)
+            roles = dict.fromkeys(p.role for root in roots for p in parts_of(root) if p.role)
             text = f"{wish.to} is not beside {wish.role} in one tree, in at most {counted(NEAR_MAX, 'group')}; name two such roles"
             for role in (wish.to, wish.role):
                 if role not in roles:
@@ -214,18 +212,18 @@ def _with_near(part: Part, near: Mapping[tuple[type, str], list[NearGroup]]) -> 
     return with_constraints(part, near=tuple(dict.fromkeys(entries))[:NEAR_MAX])
 
 
-def _parts_of(part: Part) -> Iterable[Part]:
+def parts_of(part: Part) -> Iterable[Part]:
+    """Yield a part and all parts below it."""
     yield part
     if isinstance(part, Composite):
         for child in part.children:
-            yield from _parts_of(child)
+            yield from parts_of(child)
 
 
 # Changes whenever the same input may give other groups or notices; recorded with each compiled tree.
 TABLE_VERSION = 9
 
-_COMPOSITE_NAME_MAX = 253
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_HASH = "(-[0-9a-z]{10})?"  # that a controller may add to the name of a template
 
 Outcome = Literal["compiled", "basic", "refused", "kept-out"]
 
@@ -439,13 +437,13 @@ def _adopting(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
             return CompiledTree(outcome="refused", refusal=refusal)
         roots = native_roots(kind, workload, request.owner or workload, policy)
         groups = _groups(workload, roots, policy)
-        adopted = adopted_groups(workload, groups, request.native, policy.parent)
+        adopted = _adopted_groups(workload, groups, request.native, policy.parent)
     except InvalidPolicy as invalid:
         return CompiledTree(outcome="refused", refusal=invalid.refusal)
     composites = tuple(
         group for group in _never_raised(groups, request) if group.kind == "CompositePodGroup"
     )
-    notices = native_notices(workload, groups, adopted, settings)
+    notices = _native_notices(workload, groups, adopted, settings)
     unused = _lost_members_unused(
         request,
         composites,
@@ -454,6 +452,70 @@ def _adopting(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
     return CompiledTree(
         outcome="compiled", groups=composites, adopted=adopted, notices=(*notices, *unused)
     )
+
+
+def _adopted_groups(
+    workload: WorkloadObject,
+    composed: Sequence[GroupSpec],
+    native: Iterable[NativeGroup],
+    parent: str,
+) -> tuple[AdoptedGroup, ...]:
+    """Return the groups of the controller with the composites above them, in the order of `native`.
+
+    Args:
+        composed: Its groups as the compiler made them, a PodGroup named as the template of the group to adopt; empty:
+            each group of the controller is a root.
+        parent: The composite of the user's above roots, or an empty string.
+
+    Raises:
+        InvalidPolicy: A group was made from a template that no part of the workload has.
+    """
+    if not composed:
+        return tuple(AdoptedGroup(name=group.name, parent=parent) for group in native)
+    above = {spec.name: spec.parent for spec in composed if spec.kind == "PodGroup"}
+    adopted = []
+    for group in native:
+        template = _template_of(group, above)
+        if template is None:
+            text = (
+                f"its controller made PodGroup {group.name} from the template {group.template!r}, but the groups of "
+                f"{SCHEDULING_BLOCK} are {', '.join(above)}; write nativeGroups: Ignore into the TreeProfile to leave them alone"
+            )
+            raise _invalid(workload, "UnknownNativeGroup", SCHEDULING_BLOCK, text)
+        adopted.append(AdoptedGroup(name=group.name, parent=above[template]))
+    return tuple(adopted)
+
+
+def _template_of(group: NativeGroup, templates: Mapping[str, str]) -> str | None:
+    if group.template in templates:
+        return group.template
+    return next((n for n in templates if re.fullmatch(re.escape(n) + _HASH, group.template)), None)
+
+
+def _native_notices(
+    workload: WorkloadObject,
+    composed: Sequence[GroupSpec],
+    adopted: Sequence[AdoptedGroup],
+    policy: KindPolicy,
+) -> tuple[Notice, ...]:
+    """Return what a user should know: groups that are not there yet, and topology that is not applied."""
+    notices = []
+    expected = sum(group.kind == "PodGroup" for group in composed) or 1
+    if len(adopted) < expected:
+        text = f"{workload}: {len(adopted)} of {counted(expected, 'group')} of its controller are there; the others are waited for"
+        notices.append(Notice(reason="WaitingForGroups", message=text))
+    dropped = ["topology.leaf"] if policy.leaf_topology or policy.leaf_preferred else []
+    of_root = policy.root_topology or policy.root_preferred
+    dropped += ["topology.root"] if of_root and not composed else []
+    dropped += ["topology.slices"] if policy.slices else []
+    dropped += ["exclusive.leaf"] if policy.leaf_exclusive else []
+    dropped += ["exclusive.root"] if policy.root_exclusive and not composed else []
+    dropped += ["near"] if policy.near else []
+    if dropped:
+        levels = " and ".join(dropped)
+        text = f"{workload}: {levels} of the TreeProfile is not applied to groups of its controller; set it in {SCHEDULING_BLOCK}"
+        notices.append(Notice(reason="NativeGroupsKept", message=text))
+    return tuple(notices)
 
 
 def workload_parts(
@@ -642,10 +704,8 @@ def _podset_slices(
     several = annotations.get(_SLICE_LEVELS)
     if several is not None:
         if key or size:
-            return (
-                (),
-                f"{_SLICE_LEVELS} is there beside the annotations for one level; leave out one of the two",
-            )
+            text = "is there beside the annotations for one level; leave out one of the two"
+            return (), f"{_SLICE_LEVELS} {text}"
         try:
             entries = msgspec.json.decode(several, type=list[dict[str, str]], strict=False)
             levels = tuple(SliceLevel(e["topology"], int(e["size"])) for e in entries)
@@ -661,10 +721,8 @@ def _podset_slices(
             return (), f"{size or ''!r} of {_SLICE_SIZE} is not a number of at least 1, such as 4"
         levels = (SliceLevel(key, int(size)),)
     elif size is not None:
-        return (
-            (),
-            f"{size!r} of {_SLICE_SIZE} is there without {_KUEUE}slice-required-topology; add the key of a node label",
-        )
+        text = f"is there without {_KUEUE}slice-required-topology; add the key of a node label"
+        return (), f"{size!r} of {_SLICE_SIZE} {text}"
     else:
         return (), ""
     for level in levels:
@@ -723,8 +781,8 @@ def _check_names(workload: WorkloadObject, groups: Iterable[GroupSpec]) -> None:
     """Raise InvalidPolicy if a group cannot have its name, or two groups have one name."""
     taken = set()
     for group in groups:
-        longest = NAME_MAX if group.kind == "PodGroup" else _COMPOSITE_NAME_MAX
-        if not _NAME.fullmatch(group.name) or len(group.name) > longest:
+        longest = LEAF_NAME_MAX if group.kind == "PodGroup" else NAME_MAX
+        if not is_object_name(group.name, longest):
             text = (
                 f"a {group.kind} cannot have the name {group.name!r}; names of the workload and its parts may have "
                 f"lower case letters, digits and dashes, here at most {longest}"

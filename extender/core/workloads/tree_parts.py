@@ -22,22 +22,27 @@ class Given(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     disrupted_as_a_whole: bool = False
 
 
-class Leaf(msgspec.Struct, frozen=True, kw_only=True):
+class _Common(msgspec.Struct, frozen=True, kw_only=True):
+    name: str  # of a leaf as the name rule of the kind computes it for its pods
+    role: str  # what the user calls it: the replicated job, the role, the worker group
+    minimum: int  # how many of its pods or children are placed together; BASIC: each for itself
+    # that the workload itself asks for, with groups of the same tree; what is not set the policy decides
+    constraints: SchedulingConstraints = SchedulingConstraints()
+    one_by_one: bool = (
+        False  # its pods or children are disrupted one by one, whatever the policy is
+    )
+    given: Given | None = None
+    apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
+
+
+class Leaf(_Common, frozen=True, kw_only=True):
     """Pods that name one PodGroup."""
 
-    name: str  # as the name rule of the kind computes it for these pods
-    role: str  # what the user calls it: the replicated job, the role, the worker group
     pods: int  # how many pods the controller keeps for it now; follows the remaining work downwards
     most: int  # how many pods the controller keeps for it at most
-    minimum: int  # how many of them must run together; BASIC: each for itself
     template: Mapping[str, Any]  # the pod template: metadata and spec
     # the templates of its first pods, where they differ: the leader's
     leading: tuple[Mapping[str, Any], ...] = ()
-    # that the workload itself asks for, with groups of the same tree; what is not set the policy decides
-    constraints: SchedulingConstraints = SchedulingConstraints()
-    one_by_one: bool = False  # its pods are disrupted one by one, whatever the policy is
-    given: Given | None = None
-    apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
     # of several Jobs that are alike: how many pods each has at once, and where the leaf is one of them its index
     job_pods: int = 0
     job_index: int = 0
@@ -57,21 +62,14 @@ class PartStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     after: str = ""  # the condition on which it starts; empty: it is one of the first
 
 
-class Composite(msgspec.Struct, frozen=True, kw_only=True):
+class Composite(_Common, frozen=True, kw_only=True):
     """Parts below one CompositePodGroup."""
 
-    name: str
-    role: str
     children: tuple[Part, ...]
-    minimum: int  # how many of the children must be placed together; BASIC: each for itself
     required: tuple[str, ...] = ()  # names of the children that are always among them
     most: int = 0  # how many children the controller makes at most, if some are made later
-    constraints: SchedulingConstraints = SchedulingConstraints()  # the same
-    one_by_one: bool = False  # its children are disrupted one by one, whatever the policy is
-    given: Given | None = None
     # of children that start one after the other: each in the order of the children; empty: all start at once
     steps: tuple[PartStep, ...] = ()
-    apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
 
 
 Part = Leaf | Composite

@@ -52,7 +52,7 @@ LABEL_KEY = re.compile(
     r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_NAME_MAX = 253
+NAME_MAX = 253  # of an object
 KEY_PREFIX_MAX = 253  # of LABEL_KEY, before its slash
 _COUNT_MAX = 2**31 - 1
 
@@ -190,11 +190,11 @@ def read_policy(workload: WorkloadObject, kind: KindPolicy) -> TreePolicy:
     gang = workload.annotations.get(GANG_ANNOTATION, kind.gang)
     if gang not in get_args(GangMode):
         text = f"{gang!r} is none of {', '.join(get_args(GangMode))}"
-        raise _invalid(workload, GANG_ANNOTATION, text)
+        raise invalid_annotation(workload, GANG_ANNOTATION, text)
     lost_members = workload.annotations.get(LOST_MEMBERS_ANNOTATION, kind.lost_members)
     if lost_members not in get_args(LostMembers):
         text = f"{lost_members!r} is none of {', '.join(get_args(LostMembers))}"
-        raise _invalid(workload, LOST_MEMBERS_ANNOTATION, text)
+        raise invalid_annotation(workload, LOST_MEMBERS_ANNOTATION, text)
     return TreePolicy(
         gang=gang,  # type: ignore[arg-type]
         root=replace(of["root"], lost_members=lost_members),
@@ -231,7 +231,7 @@ def _levels(
         problem = f"{text!r} has no preferred keys, whose domains could be balanced"
     if problem:
         hint = f"; an example with preferred keys is {level}=net/zone~net/rack~net/block"
-        raise _invalid(
+        raise invalid_annotation(
             workload, TOPOLOGY_ANNOTATION, f"{level}={problem}{hint if preferred or colon else ''}"
         )
     return replace(
@@ -258,9 +258,9 @@ def _slices(workload: WorkloadObject, kind: KindPolicy) -> tuple[SliceLevel, ...
             levels.append(SliceLevel(key, int(number)))
             continue
         hint = "; examples are 4@net/rack, and 64@net/block>16@net/rack"
-        raise _invalid(workload, SLICES_ANNOTATION, problem + hint)
+        raise invalid_annotation(workload, SLICES_ANNOTATION, problem + hint)
     if problem := slices_problem(levels):
-        raise _invalid(workload, SLICES_ANNOTATION, problem)
+        raise invalid_annotation(workload, SLICES_ANNOTATION, problem)
     return by_size(levels)
 
 
@@ -276,7 +276,7 @@ def _exclusive(workload: WorkloadObject, level: str, text: str) -> ExclusiveDoma
         return ExclusiveDomain(key, scope)  # type: ignore[arg-type]
     else:
         return ExclusiveDomain(key)
-    raise _invalid(workload, EXCLUSIVE_ANNOTATION, problem)
+    raise invalid_annotation(workload, EXCLUSIVE_ANNOTATION, problem)
 
 
 def _near(workload: WorkloadObject) -> tuple[NearRole, ...]:
@@ -294,10 +294,10 @@ def _near(workload: WorkloadObject) -> tuple[NearRole, ...]:
                 problem = f"{key!r} is not the key of a node label, such as net/block"
         if problem:
             example = f"an example is {_EXAMPLES[NEAR_ANNOTATION]}"
-            raise _invalid(workload, NEAR_ANNOTATION, f"{role}={problem}; {example}")
+            raise invalid_annotation(workload, NEAR_ANNOTATION, f"{role}={problem}; {example}")
         wishes += [NearRole(role, to, key) for key in keys]
     if problem := near_problem(wishes):
-        raise _invalid(workload, NEAR_ANNOTATION, problem)
+        raise invalid_annotation(workload, NEAR_ANNOTATION, problem)
     return tuple(wishes)
 
 
@@ -329,6 +329,11 @@ def is_label_key(text: str) -> bool:
     return bool(LABEL_KEY.fullmatch(text)) and (not slash or len(prefix) <= KEY_PREFIX_MAX)
 
 
+def is_object_name(text: str, most: int = NAME_MAX) -> bool:
+    """Return whether a text of at most `most` characters is the name of an object."""
+    return len(text) <= most and _SUBDOMAIN.fullmatch(text) is not None
+
+
 def not_a_key(key: str) -> str:
     """Return that a value is not the key of a node label."""
     return f"{key!r} is not the key of a node label, such as net/rack"
@@ -341,7 +346,7 @@ def _only_templates(workload: WorkloadObject) -> None:
     for other in TREE_ANNOTATIONS:
         if other in workload.annotations:
             text = f"cannot be combined with {WORKLOAD_ANNOTATION}, whose templates set it; remove one of the two"
-            raise _invalid(workload, other, text)
+            raise invalid_annotation(workload, other, text)
 
 
 def _minima(workload: WorkloadObject) -> Mapping[str, int]:
@@ -355,7 +360,7 @@ def _minima(workload: WorkloadObject) -> Mapping[str, int]:
         if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= _COUNT_MAX:
             given_to = f"{role}=" if role else ""
             text = f"{given_to}{number!r} is not a number of at least 1, such as 4"
-            raise _invalid(workload, MIN_ANNOTATION, text)
+            raise invalid_annotation(workload, MIN_ANNOTATION, text)
         minima[role] = int(number)
     return minima
 
@@ -367,9 +372,11 @@ def _pairs(
     pairs: dict[str, str] = {}
     for key, value in _entries(workload, annotation):
         if allowed is not None and key not in allowed:
-            raise _invalid(workload, annotation, f"{key!r} is none of {', '.join(allowed)}")
+            raise invalid_annotation(
+                workload, annotation, f"{key!r} is none of {', '.join(allowed)}"
+            )
         if key in pairs:
-            raise _invalid(workload, annotation, f"{key!r} is there twice")
+            raise invalid_annotation(workload, annotation, f"{key!r} is there twice")
         pairs[key] = value
     return pairs
 
@@ -384,7 +391,7 @@ def _entries(workload: WorkloadObject, annotation: str) -> Iterator[tuple[str, s
         key, equals, value = (part.strip() for part in entry.partition("="))
         if not equals or not key or not value:
             example = _EXAMPLES.get(annotation, "root=net/block,leaf=net/rack")
-            raise _invalid(
+            raise invalid_annotation(
                 workload, annotation, f"{entry!r} is not NAME=VALUE; an example is {example}"
             )
         yield key, value
@@ -392,12 +399,13 @@ def _entries(workload: WorkloadObject, annotation: str) -> Iterator[tuple[str, s
 
 def _object_name(workload: WorkloadObject, annotation: str) -> str:
     name = workload.annotations.get(annotation, "")
-    if name and (len(name) > _NAME_MAX or not _SUBDOMAIN.fullmatch(name)):
-        raise _invalid(workload, annotation, f"{name!r} is not the name of an object")
+    if name and not is_object_name(name):
+        raise invalid_annotation(workload, annotation, f"{name!r} is not the name of an object")
     return name
 
 
-def _invalid(workload: WorkloadObject, annotation: str, text: str) -> InvalidPolicy:
+def invalid_annotation(workload: WorkloadObject, annotation: str, text: str) -> InvalidPolicy:
+    """Return the error for an annotation that cannot be read."""
     field = f"metadata.annotations[{annotation}]"
     return InvalidPolicy(refusal_of(workload, "InvalidAnnotation", field, text))
 

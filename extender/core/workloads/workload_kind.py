@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Literal, Required, get_args, get_origin
 
 import msgspec
 
@@ -36,20 +36,8 @@ class WorkloadParts(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
 
 
-class Parts(Protocol):
-    """The function that describes the trees of a workload."""
-
-    def __call__(
-        self, workload: WorkloadObject, policy: TreePolicy, observed: Observed
-    ) -> WorkloadParts:
-        """Return the roots of the trees.
-
-        Raises:
-            InvalidPolicy: No tree can be made from what was observed.
-        """
-        ...
-
-
+# Returns the roots of the trees of a workload; raises InvalidPolicy where none can be made from what was observed.
+Parts = Callable[[WorkloadObject, TreePolicy, Observed], WorkloadParts]
 PodLabels = Callable[[WorkloadObject, Mapping[str, str], Leaf, int], Mapping[str, str]]
 
 
@@ -240,3 +228,47 @@ def only_whole(workload: WorkloadObject) -> Iterator[TreeRefusal]:
         text = f"is for a JobSet; a {workload.kind} has no templates to map"
         field = f"metadata.annotations[{WORKLOAD_ANNOTATION}]"
         yield refusal_of(workload, "InvalidAnnotation", field, text)
+
+
+# --- types of the fields that entries read, for objects that no API server has checked; see `spec_type`
+
+# that a plan makes of one workload; Kubernetes is made for 150,000 in a cluster
+PODS_MAX: Final = 100_000
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+PodCount = Annotated[int, msgspec.Meta(ge=0, le=PODS_MAX)]  # each one is a pod or a group at least
+PodSize = Annotated[int, msgspec.Meta(ge=1, le=PODS_MAX)]
+
+
+METADATA_FIELDS: Final = {"labels": dict[str, str], "annotations": dict[str, str]}
+# what no plan reads of the spec of a pod; the rest is checked as that of a pod
+POD_FIELDS: Final = {"restartPolicy": Literal["Always", "Never", "OnFailure"]}
+TEMPLATE_FIELDS: Final = {"metadata": METADATA_FIELDS, "spec": POD_FIELDS}
+# of a container; the quantities are checked as those of a pod
+RESOURCE_FIELDS: Final = {
+    "requests": dict[str, Any],
+    "limits": dict[str, Any],
+    "claims": list[dict[str, Any]],
+}
+
+
+def fields_type(name: str, fields: Mapping[str, Any]) -> type[msgspec.Struct]:
+    """Return a type of objects with these fields; one that is not `Required` may be missing or null.
+
+    Args:
+        fields: The type of each field by its name in the API. A dict has the fields of an object, or with `*` those of
+            each value of a map; a list has those of its items.
+    """
+    described: list[Any] = []
+    for field, value in fields.items():
+        is_required = get_origin(value) is Required
+        of = _field_type(field, get_args(value)[0] if is_required else value)
+        described.append((field, of) if is_required else (field, of | None, None))
+    return msgspec.defstruct(name, described, frozen=True, kw_only=True, module=__name__)
+
+
+def _field_type(name: str, of: Any) -> Any:  # noqa: ANN401 -- a type, or a description of one
+    if isinstance(of, list):
+        return tuple[_field_type(name, of[0]), ...]  # type: ignore[misc]  # computed
+    if isinstance(of, dict) and "*" in of:
+        return dict[str, _field_type(name, of["*"])]  # type: ignore[misc]  # computed
+    return fields_type(name, of) if isinstance(of, dict) else of

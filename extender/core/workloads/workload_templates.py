@@ -35,23 +35,20 @@ Template = Mapping[str, Any]
 _NOT_READ = ("resourceClaims", "preemptionPolicy")
 
 
-class TemplateUser(msgspec.Struct, frozen=True, kw_only=True):
-    """A workload that names a Workload."""
+class TemplateUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload that names a Workload, and its parts."""
 
     workload: WorkloadObject
     name: str  # of the Workload, in its annotation
     templates: WorkloadObject | None  # the Workload, if it exists
-
-
-class _Reading(msgspec.Struct, frozen=True, kw_only=True):
-    user: TemplateUser
-    parts: Mapping[str, Part | None]
+    parts: Mapping[str, Part | None]  # by name of the leaf template; None: all its work is done
+    # parts that start one after the other: which step each is in; empty: all start together
     step_of: Mapping[str, int]
-    name_of: Callable[[str], str]
+    name_of: Callable[[str], str]  # the name of the composite of a template
 
     def composites(self) -> Iterable[str]:
         """Return the names of all composite templates."""
-        left = [self.user.templates.spec] if self.user.templates is not None else []
+        left = [self.templates.spec] if self.templates is not None else []
         while left:
             inner = left.pop().get("compositePodGroupTemplates") or ()
             left += inner
@@ -60,31 +57,21 @@ class _Reading(msgspec.Struct, frozen=True, kw_only=True):
     def refusal(self, reason: str, text: str) -> InvalidPolicy:
         """Return the refusal of the workload with this reason."""
         field = f"metadata.annotations[{WORKLOAD_ANNOTATION}]"
-        text = f"Workload {self.user.name}: {text}"
-        return InvalidPolicy(refusal_of(self.user.workload, reason, field, text))
+        text = f"Workload {self.name}: {text}"
+        return InvalidPolicy(refusal_of(self.workload, reason, field, text))
 
 
-def templated_roots(
-    user: TemplateUser,
-    parts: Mapping[str, Part | None],
-    step_of: Mapping[str, int],
-    name_of: Callable[[str], str],
-) -> tuple[Part, ...]:
+def templated_roots(reading: TemplateUse) -> tuple[Part, ...]:
     """Return the roots that the templates describe.
-
-    Args:
-        parts: By name of the leaf template; None: all its work is done.
-        step_of: Parts that start one after the other: which step each is in; empty: all start together.
-        name_of: The name of the composite of a template.
 
     Raises:
         InvalidPolicy: The Workload does not exist, or does not fit the parts.
     """
-    reading = _Reading(user=user, parts=parts, step_of=step_of, name_of=name_of)
-    if user.templates is None or user.templates.name != user.name:
+    parts = reading.parts
+    if reading.templates is None or reading.templates.name != reading.name:
         text = "does not exist in this namespace yet; create it, or remove the annotation"
         raise reading.refusal("WorkloadMissing", text)
-    spec = user.templates.spec
+    spec = reading.templates.spec
     names = sorted(_leaf_names(spec, reading))
     if names != sorted(parts):
         text = f"its pod group templates are {_listed(names)}, but the parts are {_listed(parts)}; give them the same names"
@@ -96,7 +83,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def _leaf_names(template: Template, reading: _Reading, level: int = 1) -> Iterable[str]:
+def _leaf_names(template: Template, reading: TemplateUse, level: int = 1) -> Iterable[str]:
     """Yield the names of all leaf templates below.
 
     Raises:
@@ -111,7 +98,7 @@ def _leaf_names(template: Template, reading: _Reading, level: int = 1) -> Iterab
         yield from _leaf_names(inner, reading, level + 1)
 
 
-def _children(template: Template, reading: _Reading) -> Iterable[Part]:
+def _children(template: Template, reading: TemplateUse) -> Iterable[Part]:
     """Yield the parts of the templates directly below one, without those whose work is done."""
     for inner in template.get("compositePodGroupTemplates") or ():
         yield from _composite(inner, reading)
@@ -121,7 +108,7 @@ def _children(template: Template, reading: _Reading) -> Iterable[Part]:
             yield _leaf(leaf, part, reading)
 
 
-def _composite(template: Template, reading: _Reading) -> Iterable[Part]:
+def _composite(template: Template, reading: TemplateUse) -> Iterable[Part]:
     name = str(template.get("name"))
     children = tuple(_children(template, reading))
     total = sum(
@@ -149,7 +136,7 @@ def _composite(template: Template, reading: _Reading) -> Iterable[Part]:
     )
 
 
-def _required(gang: Mapping[str, Any], template: Template, reading: _Reading) -> Iterable[str]:
+def _required(gang: Mapping[str, Any], template: Template, reading: TemplateUse) -> Iterable[str]:
     """Yield the names of the groups of the templates that a gang cannot do without.
 
     Raises:
@@ -171,7 +158,7 @@ def _required(gang: Mapping[str, Any], template: Template, reading: _Reading) ->
             raise reading.refusal("WorkloadDiffers", text)
 
 
-def _check_steps(name: str, template: Template, reading: _Reading) -> None:
+def _check_steps(name: str, template: Template, reading: TemplateUse) -> None:
     """Raise InvalidPolicy if a gang has parts that its controller makes one after the other."""
     first: dict[int, str] = {}
     for leaf in _leaf_names(template, reading):
@@ -185,7 +172,7 @@ def _check_steps(name: str, template: Template, reading: _Reading) -> None:
         raise reading.refusal("WorkloadDiffers", text)
 
 
-def _leaf(template: Template, part: Part, reading: _Reading) -> Leaf:
+def _leaf(template: Template, part: Part, reading: TemplateUse) -> Leaf:
     name = template["name"]
     if isinstance(part, Composite):
         text = (
@@ -211,7 +198,7 @@ def _minimum(
     most: int,
     subject: str,
     unit: str,
-    reading: _Reading,
+    reading: TemplateUse,
 ) -> int:
     """Return the minimum of a gang; BASIC where it is none.
 
@@ -227,7 +214,7 @@ def _minimum(
     return max(1, minimum)
 
 
-def _exclusive(template: str, given: object, reading: _Reading) -> ExclusiveDomain | None:
+def _exclusive(template: str, given: object, reading: TemplateUse) -> ExclusiveDomain | None:
     """Return the domain that a template asks for alone.
 
     Raises:
@@ -242,7 +229,7 @@ def _exclusive(template: str, given: object, reading: _Reading) -> ExclusiveDoma
         raise reading.refusal("WorkloadDiffers", text) from error
 
 
-def _slices(template: str, given: object, reading: _Reading) -> tuple[SliceLevel, ...]:
+def _slices(template: str, given: object, reading: TemplateUse) -> tuple[SliceLevel, ...]:
     """Return the slices that a template asks for, the largest first.
 
     Raises:
@@ -260,7 +247,7 @@ def _slices(template: str, given: object, reading: _Reading) -> tuple[SliceLevel
 
 
 def _near(
-    template: str, given: Iterable[Mapping[str, Any]], reading: _Reading
+    template: str, given: Iterable[Mapping[str, Any]], reading: TemplateUse
 ) -> Iterable[NearGroup]:
     """Yield the groups of the templates that one names; none of a part whose work is done.
 
@@ -282,7 +269,7 @@ def _near(
             yield NearGroup(part.name, key)
 
 
-def _lost_members(template: str, given: object, reading: _Reading) -> LostMembers:
+def _lost_members(template: str, given: object, reading: TemplateUse) -> LostMembers:
     """Return what a template asks for where lost members have no node.
 
     Raises:
@@ -295,7 +282,7 @@ def _lost_members(template: str, given: object, reading: _Reading) -> LostMember
     return given  # type: ignore[return-value]
 
 
-def _given(template: Template, reading: _Reading) -> Given:
+def _given(template: Template, reading: TemplateUse) -> Given:
     name = str(template.get("name"))
     for field in _NOT_READ:
         if template.get(field):
@@ -305,7 +292,7 @@ def _given(template: Template, reading: _Reading) -> Given:
     topology = constraints.get("topology") or ()
     key = str(topology[0].get("key", "")) if topology else ""
     return Given(
-        workload=reading.user.name,
+        workload=reading.name,
         template=name,
         constraints=SchedulingConstraints(
             topology=(key,) if key else (),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from extender.cluster.write.tree_group_writer import manifest
+from extender.cluster.write.group_writer import manifest
 from extender.core.model.ids import GroupKind
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.workload_ports import GroupManifest

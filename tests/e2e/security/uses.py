@@ -11,14 +11,13 @@ from functools import partial
 
 import msgspec
 
-from extender.cluster.api_server.api_discovery import DryRunProber
+from extender.cluster.api_server.api_discovery import dry_runs
 from extender.cluster.api_server.kubernetes_cluster import KubernetesAccessReviews
 from extender.cluster.connection.api_client import ApiServer, Request
 from extender.cluster.write.event_recorder import WRITE_SERIES_EVERY_MS, EventRecorder
-from extender.cluster.write.group_status import GroupStatusWriter, write_finalizers
+from extender.cluster.write.group_writer import GroupStatusWriter, TreeGroupWriter, write_finalizers
 from extender.cluster.write.log_head_configmap import LogHeadConfigMap
-from extender.cluster.write.pod_writer import PodEvictions, PodWriter, read_pod
-from extender.cluster.write.tree_group_writer import TreeGroupWriter
+from extender.cluster.write.pod_writer import PodWriter, read_pod
 from extender.core.log.anchors import Anchor
 from extender.core.model.cluster_view import Guard
 from extender.core.model.errors import RequestRejected
@@ -100,8 +99,7 @@ class Uses:
         self._server, self._stored = server, stored
         self._builtin = f"{BUILTIN_GROUP}/{BUILTIN[minor]}"
         self._clock = SystemClock()
-        self._pods = PodWriter(server)
-        self._evictions = PodEvictions(server, self._clock)
+        self._pods = PodWriter(server, self._clock)
         self._trees = TreeGroupWriter(server)
         self._head = LogHeadConfigMap(server)
 
@@ -117,7 +115,7 @@ class Uses:
 
     def _on_pods(self) -> Iterator[Use]:
         held, free, running = (self._pod(name) for name in ("held", "free", "running"))
-        pods, evictions = self._pods, self._evictions
+        pods = self._pods
         member = Binding(pod=free, node=NODE, plan=PlanId("plan-1"))
         alone = Binding(pod=free, node=NODE)
         status = frozenset({("", "pods/status", "patch")})
@@ -132,14 +130,14 @@ class Uses:
         yield Use("nominate a pod", status, lambda: pods.nominate(held, NODE))
         yield Use("withdraw a nomination", status, lambda: pods.nominate(held, None))
         yield Use("explain why a pod waits", status, lambda: pods.explain_waiting(held, "text"))
-        yield Use("mark a victim", status, lambda: evictions.mark_disrupted(running, "text"))
+        yield Use("mark a victim", status, lambda: pods.mark_disrupted(running, "text"))
         yield Use("remove a gate", patch, lambda: pods.remove_gate(held))
         yield Use("remove a gate that is gone", patch, lambda: pods.remove_gate(free))
         yield Use("bind a member", bind, lambda: pods.bind(member))
         yield Use("bind without a plan", bind, lambda: pods.bind(alone))
-        yield Use("delete a victim", delete, lambda: evictions.evict(running, "deleted"))
-        yield Use("delete a pod that waits", delete, lambda: evictions.evict(free, "deleted"))
-        yield Use("evict a victim", evict, lambda: evictions.evict(running, "evicted"))
+        yield Use("delete a victim", delete, lambda: pods.evict(running, "deleted"))
+        yield Use("delete a pod that waits", delete, lambda: pods.evict(free, "deleted"))
+        yield Use("evict a victim", evict, lambda: pods.evict(running, "evicted"))
         get = frozenset({("", "pods", "get")})
         yield Use("read a pod", get, lambda: read_pod(self._server, held))
 
@@ -269,7 +267,7 @@ class Uses:
                 series.written_ms -= WRITE_SERIES_EVERY_MS
 
     async def _probe(self) -> None:
-        dry_runs = await DryRunProber(self._server, lambda: None).dry_runs()
-        refused = [one.problem for one in dry_runs if one.kept is None]
+        results = await dry_runs(self._server, lambda: None)
+        refused = [one.problem for one in results if one.kept is None]
         if refused:
             raise RequestRejected("; ".join(refused))

@@ -36,6 +36,7 @@ def _no_public_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed is tried again soon."""
     monkeypatch.setattr(informers, "PAUSE_FIRST_S", 0.02)
+    monkeypatch.setattr(informers, "REDISCOVER_S", 0.05)
     monkeypatch.setattr(kubernetes_cluster, "PAUSE_S", 0.1)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from extender.cluster import types as api
 from extender.cluster.api_server import api_discovery, kubernetes_cluster
-from extender.cluster.api_server.api_discovery import DryRunProber
+from extender.cluster.api_server.api_discovery import dry_runs
 from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.cluster.connection.api_client import ApiServer
 from extender.cluster.read.object_decoding import blueprints_of, convert
@@ -150,8 +150,7 @@ async def test_dry_runs_try_what_is_served(fake: FakeApi, name: str) -> None:
     serve(fake, name)
     served, leaves, _ = SERVED[name]
     async with ApiServer(fake.configuration()) as server:
-        prober = DryRunProber(server, lambda: PriorityOf("prod", "Never"))
-        answers = await prober.dry_runs()
+        answers = await dry_runs(server, lambda: PriorityOf("prod", "Never"))
     kinds = {LEAVES: "PodGroup", WORKLOADS: "Workload", COMPOSITES: "CompositePodGroup"}
     expected = {
         f"scheduling.k8s.io/{version} {kinds[one]}"
@@ -243,7 +242,7 @@ async def test_an_upgrade_of_the_api_server_is_never_taken_for_deleted_groups(
 
     looking = asyncio.create_task(watch())
     serve(fake, "later, leaves in v1")
-    cluster._rediscover.wake()
+    cluster._informers._rediscover.wake()
     versions = {NEW: "scheduling.k8s.io/v1", ROOT: "scheduling.k8s.io/v1beta1"}
 
     def upgraded() -> bool:

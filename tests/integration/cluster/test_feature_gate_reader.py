@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from extender.cluster.api_server.api_discovery import DryRunProber, SchedulerMetrics
+from extender.cluster.api_server.api_discovery import SchedulerMetrics, dry_runs
 from extender.cluster.connection.api_client import ApiServer
 from extender.core.log.control_plane_features import NAME, PriorityOf, SchedulerGates, features_of
 from extender.core.model.errors import ClusterUnavailable
@@ -26,7 +26,7 @@ PRIORITY = PriorityOf("gang", "PreemptLowerPriority")
 
 async def tried(fake: FakeApi):
     async with ApiServer(fake.configuration()) as server:
-        return await DryRunProber(server, lambda: PRIORITY).dry_runs()
+        return await dry_runs(server, lambda: PRIORITY)
 
 
 async def test_every_served_kind_is_tried_and_nothing_is_created(fake: FakeApi) -> None:

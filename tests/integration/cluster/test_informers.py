@@ -440,7 +440,7 @@ async def test_a_view_that_lags_catches_up_by_its_watch(cluster, fake, monkeypat
     monkeypatch.undo()
     monkeypatch.setattr(informers, "CATCH_UP_S", 60)
     fake.send("pods", kept[0])
-    for plural in {resource.name for resource in cluster._informers} - {"pods"}:
+    for plural in {resource.name for resource in cluster._informers.of} - {"pods"}:
         fake.bookmark(plural, fake.version)
     await call
     assert {pod.node for pod in cluster.view().pods.values()} == {"n1"}
@@ -448,7 +448,7 @@ async def test_a_view_that_lags_catches_up_by_its_watch(cluster, fake, monkeypat
 
 
 def cluster_informer(cluster, plural):
-    return next(one for resource, one in cluster._informers.items() if resource.name == plural)
+    return next(one for resource, one in cluster._informers.of.items() if resource.name == plural)
 
 
 async def test_a_watch_that_stays_behind_is_replaced_by_a_list(cluster, fake, monkeypatch) -> None:

@@ -299,7 +299,7 @@ async def test_a_defect_with_one_workload_keeps_no_other(
         fake.put("jobs", a_job("bad"))
         fake.put("jobs", a_job("good"))
         await eventually(lambda: names(served) == {"first", "good"}, "the other one")
-        (informer,) = (i for r, i in served.workloads._informers.items() if r.name == "jobs")
+        (informer,) = (i for r, i in served.workloads._informers.of.items() if r.name == "jobs")
 
         def refuses(line: bytes) -> None:
             refused.append(line)

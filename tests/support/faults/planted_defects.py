@@ -99,7 +99,7 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
     ),
     "an expired watch is not listed again": (
         "cluster.api_server.informers", "Informer.run",
-        "except ResourceVersionExpired as expiry:\n                self.synced = False",
+        "except ResourceVersionExpired as expiry:\n                self._lose(str(expiry))",
         "except ResourceVersionExpired as expiry:\n                await asyncio.sleep(60)",
     ),
     "a gate that was not removed is not tried again": (

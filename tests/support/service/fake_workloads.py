@@ -11,7 +11,7 @@ import msgspec
 from extender.cluster.api_server.workload_informers import WorkloadStore
 from extender.cluster.read.object_decoding import convert
 from extender.cluster.types import WorkloadManifest
-from extender.cluster.write.tree_group_writer import manifest
+from extender.cluster.write.group_writer import manifest
 from extender.core.model.cluster_view import without_group
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
@@ -53,7 +53,7 @@ class FakeWorkloads:
         """Delete workloads, and the groups that they own, as the garbage collector does."""
         for one in objects:
             uid = one["metadata"]["uid"]
-            self.store.delete(uid)
+            self.store.delete(convert(WorkloadManifest, one))
             for key, group in self.cluster.seen.groups.items():
                 if group.owner_uid == uid:
                     self._delete(key)

@@ -188,8 +188,8 @@ async def test_an_exception_of_a_task_that_is_not_awaited_is_counted():
 
 # Where tasks are started, and what becomes of an exception in one: a new place belongs here with its answer.
 STARTED = {
+    "cluster/api_server/informers.py": "kept_running, and the next discovery starts it again",
     "cluster/api_server/kubernetes_cluster.py": "kept_running; waits of catch_up, raised to its caller",
-    "cluster/api_server/workload_informers.py": "Informer.keep, and the next discovery starts it again",
     "cluster/manifests/served/journal.py": "each caller gets it",
     "cluster/manifests/served/manifest_cluster.py": "_poll_alone",
     "composition.py": "kept_running; the leader ends the process",

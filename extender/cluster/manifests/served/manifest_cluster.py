@@ -83,30 +83,25 @@ def check_same_manifests(recorded: Sequence[str], given: Sequence[str], journal:
         )
 
 
-class LogHeadFile:
-    """The file with the published anchors."""
+async def _published(path: Path) -> tuple[Anchor, ...]:
+    """Return the published anchors; empty if none was published."""
+    try:
+        body = await asyncio.to_thread(path.read_bytes)
+    except FileNotFoundError:
+        return ()
+    except OSError as fault:
+        raise ClusterUnavailable(f"{path}: {fault}") from fault
+    return read_anchors(body, str(path))
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
 
-    async def published(self) -> tuple[Anchor, ...]:
-        """Return the published anchors; empty if none was published."""
-        try:
-            body = await asyncio.to_thread(self._path.read_bytes)
-        except FileNotFoundError:
-            return ()
-        except OSError as fault:
-            raise ClusterUnavailable(f"{self._path}: {fault}") from fault
-        return read_anchors(body, str(self._path))
-
-    async def publish(self, anchors: Sequence[Anchor]) -> None:
-        """Publish anchors; the file is replaced atomically."""
-        new = self._path.with_suffix(".new")
-        try:
-            await asyncio.to_thread(new.write_bytes, msgspec.json.encode(encode_anchors(anchors)))
-            new.replace(self._path)
-        except OSError as fault:
-            raise ClusterUnavailable(f"{self._path}: {fault}") from fault
+async def _publish(path: Path, anchors: Sequence[Anchor]) -> None:
+    """Publish anchors; the file is replaced atomically."""
+    new = path.with_suffix(".new")
+    try:
+        await asyncio.to_thread(new.write_bytes, msgspec.json.encode(encode_anchors(anchors)))
+        new.replace(path)
+    except OSError as fault:
+        raise ClusterUnavailable(f"{path}: {fault}") from fault
 
 
 logger = logging.getLogger(__name__)
@@ -173,7 +168,8 @@ class ManifestCluster(RecordedCluster):
         self._fence = fence
         self._poll_s = poll_s
         self._journal = Journal(data_dir / FILE)
-        self._log_head = LogHeadFile(data_dir / LOG_HEAD_FILE)
+        self.published = functools.partial(_published, data_dir / LOG_HEAD_FILE)
+        self.publish = functools.partial(_publish, data_dir / LOG_HEAD_FILE)
         self._paths = absolute_paths(paths)
         self._recorded_paths: tuple[str, ...] = ()  # by the newest line of the journal
         self._left: dict[str, Ident] = {}  # removed from the manifests, and not recorded yet
@@ -276,8 +272,8 @@ class ManifestCluster(RecordedCluster):
         Only what changed is applied, `OBJECTS_PER_SLICE` at a time: calls of kube-scheduler come between.
         """
         objects = dict(files.objects)
-        workloads = {
-            manifest.metadata.uid: _workload_ident(manifest)
+        workloads: dict[str, Ident] = {
+            manifest.metadata.uid: (manifest.kind, "", *manifest.key)
             for manifest in files.manifest.served.manifests
         }
         for group in self._overlay.groups.values():
@@ -396,14 +392,6 @@ class ManifestCluster(RecordedCluster):
         """Return the files that are ignored, and why."""
         return tuple(f"ignored file: {fault}" for fault in self._ignored.values())
 
-    async def published(self) -> tuple[Anchor, ...]:
-        """Return the published anchors; see `LogHeadFile`."""
-        return await self._log_head.published()
-
-    async def publish(self, anchors: Sequence[Anchor]) -> None:
-        """Publish anchors; see `LogHeadFile`."""
-        await self._log_head.publish(anchors)
-
 
 def _perhaps_there(files: ManifestFiles, missing: Ident) -> BadInput:
     kind, _, namespace, name = missing
@@ -411,10 +399,6 @@ def _perhaps_there(files: ManifestFiles, missing: Ident) -> BadInput:
     return BadInput(
         f"{kind} {namespace}/{name} is recorded in {FILE} and is in no valid file; it may be in one that is not: {files.ignored[file]}"
     )
-
-
-def _workload_ident(manifest: api.WorkloadManifest) -> Ident:
-    return (manifest.kind, "", *manifest.key)
 
 
 def _source(obj: api.Readable) -> Source:
@@ -505,13 +489,13 @@ class FileWatcher:
         choice = _Choice(tuple(marks), last, self._memory)
         choice.add(content)
         faults |= choice.faults
-        built = choice.result(faults)
-        self._valid, self._memory = choice.used, built.memory
-        for text in built.warnings:
+        manifest, self._memory, warnings = choice.result(faults)
+        self._valid = choice.used
+        for text in warnings:
             logger.info("A manifest has a warning", extra={"text": text})
-        objects = {entry.ident: entry.obj for entry in in_feed_order(built.manifest.entries)}
+        objects = {entry.ident: entry.obj for entry in in_feed_order(manifest.entries)}
         return ManifestFiles(
-            manifest=built.manifest,
+            manifest=manifest,
             objects=objects,
             by_uid={
                 obj.metadata.uid: ident
@@ -546,12 +530,8 @@ def _fault_of(name: str, error: Exception) -> BadInput:
     return BadInput(f"a defect of this service, see its log: {type(error).__name__}: {error}")
 
 
-class _Built(msgspec.Struct, frozen=True, kw_only=True):
-    """Content that is valid together."""
-
-    manifest: CompleteManifest
-    memory: Memory
-    warnings: tuple[str, ...]
+# content that is valid together, what is remembered of it, and warnings
+_Built = tuple[CompleteManifest, Memory, tuple[str, ...]]
 
 
 class _Choice:
@@ -610,4 +590,4 @@ class _Choice:
             memory,
             serving=True,
         )
-        return _Built(manifest=completed, memory=memory, warnings=build(completed).warnings)
+        return completed, memory, build(completed).warnings

@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
@@ -24,33 +24,19 @@ from extender.cluster.manifests.manifest_entries import (
     ident_of,
     with_metadata,
 )
-from extender.cluster.manifests.served.journal import (
-    Bound,
-    CompositeWritten,
-    Conditions,
-    DeletedObject,
-    EventRecorded,
-    Evicted,
-    GateRemoved,
-    JournalOverlay,
-    MarkedDisrupted,
-    Nominated,
-    PodGroupWritten,
-    Record,
-    with_writes,
-)
+from extender.cluster.manifests.served import journal
 from extender.cluster.manifests.workload_expansion import ServedWorkloads
-from extender.cluster.manifests.workload_objects import owner_uid
-from extender.cluster.read.object_decoding import convert, group_of, workload_of
+from extender.cluster.manifests.workload_objects import owner_uid, stored_group
+from extender.cluster.read.object_decoding import group_of, workload_of
 from extender.cluster.read.object_store import ObjectStore
-from extender.cluster.write.tree_group_writer import manifest
+from extender.cluster.write.group_writer import differing, manifest
 from extender.core.admit.plan_request import GATE
 from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import same_objects
-from extender.core.model.pods import Pod, PodEnd, VolumeConstraints
+from extender.core.model.pods import Pod, PodEnd
 from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS
@@ -71,12 +57,15 @@ class RecordedCluster(ABC):
     """The `Cluster` port on objects in memory, but for how they change and where the log head is published."""
 
     control_plane: Final = None  # there is neither kube-apiserver nor kube-scheduler
+    admission_checks: Final = None  # Kueue reads neither files nor simulated objects
 
     def __init__(self, clock: Clock, max_children: int) -> None:
         """Start without objects."""
         self._clock = clock
-        self._overlay = JournalOverlay()
+        self._overlay = journal.JournalOverlay()
         self._world = ObjectStore(max_children=max_children)
+        self.priority_classes = self._world.priorities.documents
+        self.claims_named = self._world.claims_named
         self._objects: dict[Ident, api.Readable] = {}  # without the overlay
         self._invalid: set[Ident] = set()  # of `_objects`: not in the world as they are
         self._by_uid: dict[str, Ident] = {}  # of pods, groups and workloads
@@ -88,12 +77,8 @@ class RecordedCluster(ABC):
     def access_reviews(self, *, api_server_tokens: bool) -> None:  # noqa: B027 -- it is complete
         """Return None: there are no rights of readers."""
 
-    @property  # noqa: B027 -- it is complete
-    def admission_checks(self) -> None:
-        """Return None: Kueue reads neither files nor simulated objects."""
-
     @abstractmethod
-    async def _write(self, record: Record) -> None:
+    async def _write(self, record: journal.Record) -> None:
         """Keep a record and apply it."""
 
     def _upsert(self, ident: Ident) -> None:
@@ -111,7 +96,7 @@ class RecordedCluster(ABC):
             return
         self._invalid.discard(ident)
         try:
-            self._world.upsert(with_writes(obj, self._overlay))
+            self._world.upsert(journal.with_writes(obj, self._overlay))
         except BadInput as fault:
             self._invalid.add(ident)
             logger.warning("An object is left out", extra={"fault": str(fault)})
@@ -143,14 +128,6 @@ class RecordedCluster(ABC):
         """Return the newest view."""
         return self._world.view
 
-    def priority_classes(self) -> tuple[bytes, ...]:
-        """Return the PriorityClasses as JSON objects."""
-        return self._world.priorities.documents()
-
-    def claims_named(self, names: Collection[str]) -> Mapping[tuple[str, str], VolumeConstraints]:
-        """Return how the volume claims with some names, by namespace and name, restrict the nodes of their pods."""
-        return self._world.claims_named(names)
-
     def changed(self, revision: int) -> Awaitable[object]:
         """Wait until the view's revision differs from `revision`."""
         changes = self._view_changed
@@ -170,7 +147,7 @@ class RecordedCluster(ABC):
             if stored.node is not None:
                 raise _refused(pod, f"is bound to {stored.node}")
             if stored.nominated != node:
-                await self._write(Nominated(node=node or "", **self._of(pod)))
+                await self._write(journal.Nominated(node=node or "", **self._of(pod)))
 
     async def remove_gate(self, pod: PodRef) -> None:
         """Remove our scheduling gate from a pod, if it has it.
@@ -180,19 +157,19 @@ class RecordedCluster(ABC):
         """
         async with self._lock(pod.uid):
             if GATE in self._pod(pod).gates:
-                await self._write(GateRemoved(**self._of(pod)))
+                await self._write(journal.GateRemoved(**self._of(pod)))
 
     async def mark_disrupted(self, pod: PodRef, message: str) -> None:
         """Record that a pod will be disrupted; see the port."""
         async with self._lock(pod.uid):
             self._pod(pod)
-            await self._write(MarkedDisrupted(message=message, **self._of(pod)))
+            await self._write(journal.MarkedDisrupted(message=message, **self._of(pod)))
 
     async def evict(self, pod: PodRef, via: GoneVia) -> None:  # noqa: ARG002 -- no budgets here
         """Record that a pod was deleted; without a kubelet it is removed at once."""
         async with self._lock(pod.uid):
             self._pod(pod)
-            await self._write(Evicted(**self._of(pod)))
+            await self._write(journal.Evicted(**self._of(pod)))
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
         """Return how a pod ended; None if it is in the view. The journal has the node of one that was removed."""
@@ -215,7 +192,9 @@ class RecordedCluster(ABC):
                     raise _refused(pod, "is being deleted")
                 if stored.gates:
                     raise _refused(pod, f"has scheduling gates: {', '.join(stored.gates)}")
-                await self._write(Bound(node=node, plan=binding.plan or "", **self._of(pod)))
+                await self._write(
+                    journal.Bound(node=node, plan=binding.plan or "", **self._of(pod))
+                )
                 stored = self._pod(pod)  # another process may have bound it first
             if stored.node != node:
                 raise _refused(pod, f"is bound to {stored.node}, not to {node}")
@@ -232,22 +211,16 @@ class RecordedCluster(ABC):
             current = self._world.view.groups.get(group)
             if current is None or current.uid != uid:
                 raise RequestRejected(f"{group}: not found, or not the one with UID {uid}")
-            stored = {
-                (kind, status, reason, text) for kind, status, reason, text in current.conditions
-            }
-            differing = tuple(
-                c for c in conditions if (c.type, c.status, c.reason, c.message) not in stored
-            )
-            if differing:
+            if changed := differing(current.conditions, conditions):
                 await self._write(
-                    Conditions(
+                    journal.Conditions(
                         at_us=self._clock.now_us(),
                         kind=group.kind,
                         source=current.source,
                         namespace=group.namespace,
                         name=group.name,
                         uid=uid,
-                        conditions=differing,
+                        conditions=tuple(changed),
                     )
                 )
 
@@ -261,18 +234,9 @@ class RecordedCluster(ABC):
 
     async def notice(self, notice: K8sEvent) -> None:
         """Record a Kubernetes Event; a failure is logged, not raised."""
-        record = EventRecorded(
-            at_us=self._clock.now_us(),
-            kind=notice.kind,
-            namespace=notice.namespace,
-            name=notice.name,
-            uid=notice.uid,
-            reason=notice.reason,
-            message=notice.message,
-            warning=notice.warning,
-            action=notice.action,
-            related=notice.related,
-        )
+        fields = msgspec.structs.asdict(notice)
+        del fields["api_version"]
+        record = journal.EventRecorded(at_us=self._clock.now_us(), **fields)
         try:
             await self._write(record)
         except ClusterUnavailable as fault:
@@ -312,8 +276,8 @@ class ManifestWorkloads:
     def __init__(
         self,
         world: ObjectStore,
-        overlay: JournalOverlay,
-        write: Callable[[Record], Awaitable[None]],
+        overlay: journal.JournalOverlay,
+        write: Callable[[journal.Record], Awaitable[None]],
         clock: Clock,
     ) -> None:
         """Start without workloads."""
@@ -365,7 +329,7 @@ class ManifestWorkloads:
             if owner is None and group.owner_kind != PLAIN_PODS.kind:
                 text = f"{group.owner_kind} {group.owner_name} is not in the files any more"
                 raise RequestRejected(f"{group.key}: {text}")
-            stored = _stored(group)
+            stored = stored_group(manifest(group))
             ident = ident_of(stored)
             now = datetime.fromtimestamp(self._clock.now_us() / 1_000_000, UTC)
             await self._put(
@@ -380,7 +344,9 @@ class ManifestWorkloads:
         """Change a group that was written before; see the port."""
         before = self._written(group.key, uid).metadata
         created = before.creation_timestamp
-        await self._put(with_metadata(_stored(group), uid=uid, creation_timestamp=created))
+        await self._put(
+            with_metadata(stored_group(manifest(group)), uid=uid, creation_timestamp=created)
+        )
 
     async def link_group(self, link: GroupLink) -> None:
         """Reject it: a group that another controller made is in a file, and files are not changed.
@@ -397,7 +363,7 @@ class ManifestWorkloads:
         """Delete a group that was written before; see the port."""
         if key in self._world.view.groups:
             stored = self._written(key, uid)
-            await self._write(DeletedObject.of(uid, ident_of(stored), self._clock.now_us()))
+            await self._write(journal.DeletedObject.of(uid, ident_of(stored), self._clock.now_us()))
 
     # --- details
 
@@ -418,15 +384,9 @@ class ManifestWorkloads:
         at_us, metadata = self._clock.now_us(), group.metadata
         where = {"namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
         if isinstance(group, api.PodGroup):
-            await self._write(PodGroupWritten(at_us=at_us, object=group, **where))
+            await self._write(journal.PodGroupWritten(at_us=at_us, object=group, **where))
         else:
-            await self._write(CompositeWritten(at_us=at_us, object=group, **where))
-
-
-def _stored(group: GroupManifest) -> api.Group:
-    if group.spec.kind == "PodGroup":
-        return convert(api.PodGroup, manifest(group))
-    return convert(api.CompositePodGroup, manifest(group))
+            await self._write(journal.CompositeWritten(at_us=at_us, object=group, **where))
 
 
 def _owned(

@@ -18,60 +18,34 @@ from extender.core.model.message_formatting import did_you_mean
 
 Fields = Mapping[str, str]  # names of fields, each with the name of its type or nothing
 
-_KINDS: Final = {  # a piece of the module that a kind's fields were read from; the others: Kubernetes
-    "JobSet": "jobset",
-    "LeaderWorkerSet": "lws",
-    "DisaggregatedSet": "lws",
-    "TrainJob": "trainer",
-    "TrainingRuntime": "trainer",
-    "ClusterTrainingRuntime": "trainer",
-    "RayCluster": "kuberay",
-    "RayJob": "kuberay",
-    "RayService": "kuberay",
-    "RayCronJob": "kuberay",
-    "PodGang": "grove",
-    "PodCliqueSet": "grove",
-    "PyTorchJob": "training-operator",
-    "TFJob": "training-operator",
-    "XGBoostJob": "training-operator",
-    "PaddleJob": "training-operator",
-    "JAXJob": "training-operator",
-    "MPIJob": "mpi-operator",
-}
+# By a piece of the module that the fields of some kinds were read from: the name of the product, and the kinds; the others
+# are those of Kubernetes.
 _PRODUCTS: Final = {
-    "kubernetes": "Kubernetes",
-    "jobset": "JobSet",
-    "lws": "LWS",
-    "trainer": "Trainer",
-    "kuberay": "KubeRay",
-    "grove": "Grove",
-    "training-operator": "training-operator",
-    "mpi-operator": "mpi-operator",
+    "kubernetes": ("Kubernetes", ""),
+    "jobset": ("JobSet", "JobSet"),
+    "lws": ("LWS", "LeaderWorkerSet DisaggregatedSet"),
+    "trainer": ("Trainer", "TrainJob TrainingRuntime ClusterTrainingRuntime"),
+    "kuberay": ("KubeRay", "RayCluster RayJob RayService RayCronJob"),
+    "grove": ("Grove", "PodGang PodCliqueSet"),
+    "training-operator": ("training-operator", "PyTorchJob TFJob XGBoostJob PaddleJob JAXJob"),
+    "mpi-operator": ("mpi-operator", "MPIJob"),
 }
+_PIECE_OF: Final = {kind: piece for piece, (_, of) in _PRODUCTS.items() for kind in of.split()}
 _ANY_KEY: Final = "*"  # the field of a map: all its values have one type
 # Fields that change where pods may run, and that no plan uses, by type; with what they do.
+_VOLUMES: Final = "the nodes that the volumes of its claims can be used on are not known"
+_DEVICES: Final = "devices of claims are not counted"
 _NOT_USED: Final[Mapping[str, Mapping[str, str]]] = {
-    "JobSet.spec": {
-        "volumeClaimPolicies": "the nodes that the volumes of its claims can be used on are not known",
-    },
-    "LeaderWorkerSet.spec.leaderWorkerTemplate": {
-        "volumeClaimTemplates": "the nodes that the volumes of its claims can be used on are not known",
-    },
-    "StatefulSetSpec": {
-        "volumeClaimTemplates": "the nodes that the volumes of its claims can be used on are not known",
-    },
+    "JobSet.spec": {"volumeClaimPolicies": _VOLUMES},
+    "LeaderWorkerSet.spec.leaderWorkerTemplate": {"volumeClaimTemplates": _VOLUMES},
+    "StatefulSetSpec": {"volumeClaimTemplates": _VOLUMES},
     "PyTorchJob.spec.runPolicy.schedulingPolicy": {  # also of its siblings, and of an MPIJob
         "minAvailable": "the gang has all pods; for fewer write the annotation gang-extender.dev/min",
     },
     "PodGang.spec": {"reuseReservationRef": "the place of another PodGang is not looked for"},
-    "PodCliqueSet.spec.template": {
-        "resourceClaimTemplates": "devices of claims are not counted",
-        "resourceSharing": "devices of claims are not counted",
-    },
-    "PodCliqueSet.spec.template.cliques": {"resourceSharing": "devices of claims are not counted"},
-    "PodCliqueSet.spec.template.podCliqueScalingGroups": {
-        "resourceSharing": "devices of claims are not counted",
-    },
+    "PodCliqueSet.spec.template": {"resourceClaimTemplates": _DEVICES, "resourceSharing": _DEVICES},
+    "PodCliqueSet.spec.template.cliques": {"resourceSharing": _DEVICES},
+    "PodCliqueSet.spec.template.podCliqueScalingGroups": {"resourceSharing": _DEVICES},
 }
 # Names of fields that are not known which mean that they limit where pods may run.
 _CONSTRAINT: Final = re.compile(
@@ -108,9 +82,9 @@ def version_of(kind: str) -> str:
     >>> version_of("JobSet"), version_of("Pod")
     ('JobSet v0.12.0', 'Kubernetes v1.37.2')
     """
-    piece = _KINDS.get(kind, "kubernetes")
+    piece = _PIECE_OF.get(kind, "kubernetes")
     module = next(version for version in _table()[0] if piece in version)
-    return f"{_PRODUCTS[piece]} {module.rpartition('@')[2]}"
+    return f"{_PRODUCTS[piece][0]} {module.rpartition('@')[2]}"
 
 
 @functools.cache

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Required
 
-from extender.core.workloads.kinds import leader_worker_replicas as lws
+from extender.core.workloads.kinds import leaderworkerset_kind as lws
 from extender.core.workloads.name_rules import LabelValue, joined_name, split_name
 from extender.core.workloads.tree_parts import Composite, LeafUse, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal
-from extender.core.workloads.workload_fields import LabelFields, LeaderWorkerSetFields, ReadFields
 from extender.core.workloads.workload_kind import (
+    METADATA_FIELDS,
     Notice,
     WorkloadKind,
     WorkloadParts,
+    fields_type,
     number,
     only_whole,
     scheduling_block,
@@ -184,23 +185,20 @@ def _kept_out(workload: WorkloadObject) -> str:
     return scheduling_block(workload)
 
 
-class _RoleFields(ReadFields, frozen=True, kw_only=True):
-    name: str
-    metadata: LabelFields | None = None
-    spec: LeaderWorkerSetFields | None = None
-
-
-class _DisaggregatedSetFields(ReadFields, frozen=True, kw_only=True):
-    roles: tuple[_RoleFields, ...] | None = None
-    scheduling: dict[str, Any] | None = None
-
-
 DISAGGREGATEDSET = WorkloadKind(
     kind="DisaggregatedSet",
     group="disaggregatedset.x-k8s.io",
     versions=("v1",),
     plural="disaggregatedsets",
-    spec_type=_DisaggregatedSetFields,
+    spec_type=fields_type(
+        "DisaggregatedSetSpec",
+        {
+            "roles": [
+                {"name": Required[str], "metadata": METADATA_FIELDS, "spec": lws.SPEC_FIELDS}
+            ],
+            "scheduling": dict[str, Any],
+        },
+    ),
     name_rules=lws.replica_rules(
         LabelValue(key=NAME_LABEL),
         "-",

@@ -6,18 +6,21 @@ Source: batch/v1 of Kubernetes 1.37, pkg/controller/job.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, Required
 
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
-from extender.core.workloads.workload_fields import JobFields
 from extender.core.workloads.workload_kind import (
+    TEMPLATE_FIELDS,
     UID_PIECE,
+    Count,
     HeldWorkload,
     Notice,
+    PodCount,
     WorkloadKind,
     WorkloadParts,
+    fields_type,
     has_condition,
     is_suspended,
     managed_by_other,
@@ -208,12 +211,30 @@ def _pod_labels(
     return {**labels, **index, **old_labels(labels)}
 
 
+JOB_FIELDS: Mapping[str, Any] = {
+    "parallelism": PodCount,
+    "completions": Count,
+    "completionMode": Literal["Indexed", "NonIndexed"],
+    "backoffLimit": Count,
+    "backoffLimitPerIndex": Count,
+    "maxFailedIndexes": Count,
+    "podFailurePolicy": {
+        "rules": [{"action": Required[Literal["Count", "FailIndex", "FailJob", "Ignore"]]}]
+    },
+    "podReplacementPolicy": Literal["Failed", "TerminatingOrFailed"],
+    "successPolicy": dict[str, Any],
+    "suspend": bool,
+    "managedBy": str,
+    "scheduling": dict[str, Any],
+    "template": TEMPLATE_FIELDS,
+}
+
 JOB = WorkloadKind(
     kind="Job",
     group="batch",
     versions=("v1",),
     plural="jobs",
-    spec_type=JobFields,
+    spec_type=fields_type("JobSpec", JOB_FIELDS),
     name_rules=(
         NameRule(
             when=(),

@@ -17,12 +17,15 @@ from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, PartStep
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
-from extender.core.workloads.workload_fields import Count, PodCount, ReadFields, TemplateFields
 from extender.core.workloads.workload_kind import (
+    TEMPLATE_FIELDS,
+    Count,
     Notice,
+    PodCount,
     PodLabels,
     WorkloadKind,
     WorkloadParts,
+    fields_type,
     has_condition,
     managed_by_other,
     number,
@@ -49,22 +52,6 @@ _WAITS_FOR_MASTER: Final[Mapping[str, Any]] = {
         "limits": {"cpu": "100m", "memory": "20Mi"},
     },
 }
-
-
-class _ReplicaFields(ReadFields, frozen=True, kw_only=True):
-    replicas: PodCount | None = None
-    restart_policy: Literal["Always", "OnFailure", "Never", "ExitCode"] | None = None
-    template: TemplateFields | None = None
-
-
-class _RunPolicyFields(ReadFields, frozen=True, kw_only=True):
-    suspend: bool | None = None
-    managed_by: str | None = None
-
-
-class _ElasticFields(ReadFields, frozen=True, kw_only=True):
-    min_replicas: PodCount | None = None
-    max_replicas: PodCount | None = None
 
 
 class _Framework(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +84,11 @@ def _leaves(framework: _Framework, workload: WorkloadObject) -> Iterator[Leaf]:
     for role, replicas in framework.replicas(workload).items():
         default = framework.worker_default if role == "Worker" else 1
         count = number(replicas, "replicas", default)
-        elastic = framework.elastic and role == "Worker"
-        low, most = _elastic(workload, count) if elastic else (count, count)
+        elastic: Mapping[str, Any] = {}
+        if framework.elastic and role == "Worker":
+            elastic = workload.spec.get("elasticPolicy") or {}
+        low = min(count, number(elastic, "minReplicas", count))
+        most = max(count, number(elastic, "maxReplicas", count))
         if most == 0:
             continue
         # A pod that has succeeded is not made again: those that are left are waited for, and not the whole number.
@@ -113,13 +103,6 @@ def _leaves(framework: _Framework, workload: WorkloadObject) -> Iterator[Leaf]:
             template=_template(framework, workload, role),
             one_by_one=low < most,
         )
-
-
-def _elastic(workload: WorkloadObject, replicas: int) -> tuple[int, int]:
-    """Return the least and the largest number of workers."""
-    elastic = workload.spec.get("elasticPolicy") or {}
-    low = min(replicas, number(elastic, "minReplicas", replicas))
-    return low, max(replicas, number(elastic, "maxReplicas", replicas))
 
 
 def _template(framework: _Framework, workload: WorkloadObject, role: str) -> Mapping[str, Any]:
@@ -249,16 +232,20 @@ def _pod_name(framework: _Framework, workload: WorkloadObject, labels: Mapping[s
 
 
 def _kind(framework: _Framework) -> WorkloadKind:
-    fields: list[Any] = [
-        (framework.field, dict[str, _ReplicaFields] | None, None),
-        ("runPolicy", _RunPolicyFields | None, None),
-    ]
+    replica = {
+        "replicas": PodCount,
+        "restartPolicy": Literal["Always", "OnFailure", "Never", "ExitCode"],
+        "template": TEMPLATE_FIELDS,
+    }
+    fields: dict[str, Any] = {
+        framework.field: {"*": replica},
+        "runPolicy": {"suspend": bool, "managedBy": str},
+    }
     if framework.elastic:
-        fields.append(("elasticPolicy", _ElasticFields | None, None))
+        fields["elasticPolicy"] = {"minReplicas": PodCount, "maxReplicas": PodCount}
     if framework.kind == "MPIJob":
-        policy = Literal["AtStartup", "WaitForWorkersReady"] | None
-        fields.append(("launcherCreationPolicy", policy, None))
-        fields.append(("slotsPerWorker", Count | None, None))
+        fields["launcherCreationPolicy"] = Literal["AtStartup", "WaitForWorkersReady"]
+        fields["slotsPerWorker"] = Count
 
     def parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
         del policy, observed
@@ -269,9 +256,7 @@ def _kind(framework: _Framework) -> WorkloadKind:
         group="kubeflow.org",
         versions=(framework.version,),
         plural=f"{framework.kind.lower()}s",
-        spec_type=msgspec.defstruct(
-            f"{framework.kind}Fields", fields, frozen=True, kw_only=True, module=__name__
-        ),
+        spec_type=fields_type(f"{framework.kind}Spec", fields),
         name_rules=(
             NameRule(
                 when=(LabelCondition(key=OPERATOR_LABEL, value=framework.operator),),

@@ -24,8 +24,7 @@ from extender.core.workloads.tree_policy import (
     TreeRefusal,
     refusal_of,
 )
-from extender.core.workloads.workload_fields import PODS_MAX
-from extender.core.workloads.workload_kind import WorkloadKind, WorkloadParts
+from extender.core.workloads.workload_kind import PODS_MAX, WorkloadKind, WorkloadParts
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     GROUP_LABELS,

@@ -7,15 +7,22 @@ group, and those of the first `minAvailable` replicas of each scaling group. A f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Required
 
 import msgspec
 
 from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.kinds.podgang_kind import CLIQUE_LABEL, SCHEDULER_LABEL
-from extender.core.workloads.workload_fields import PODS_MAX
-from extender.core.workloads.workload_kind import number
+from extender.core.workloads.workload_kind import (
+    METADATA_FIELDS,
+    POD_FIELDS,
+    PODS_MAX,
+    PodCount,
+    PodSize,
+    fields_type,
+    number,
+)
 from extender.core.workloads.workload_object import WorkloadObject
 
 GROUP = "grove.io"
@@ -78,17 +85,12 @@ class _PodGangs:
             for name, clique in self._cliques.items()
         }
         parts = [
-            (f"cliques[{at}].spec", self._cliques[name].get("spec") or {}, pods[name], pods[name])
-            for at, name in enumerate(self._cliques)
+            (f"cliques[{at}].spec", clique.get("spec") or {}, pods[name], pods[name])
+            for at, (name, clique) in enumerate(self._cliques.items())
         ]
         parts += [
-            (
-                f"podCliqueScalingGroups[{at}]",
-                scaling_group,
-                number(scaling_group, "replicas", 1),
-                1,
-            )
-            for at, scaling_group in enumerate(self._scaling)
+            (f"podCliqueScalingGroups[{at}]", group, number(group, "replicas", 1), 1)
+            for at, group in enumerate(self._scaling)
         ]
         for place, part, replicas, least in parts:
             if (needed := number(part, "minAvailable", least)) > replicas:
@@ -100,14 +102,12 @@ class _PodGangs:
                     text = f"there is no clique {name!r}; there are {', '.join(self._cliques)}"
                     raise BadInput(f"spec.template.cliques[{at}].spec.startsAfter: {text}")
         grouped = (
-            number(scaling_group, "replicas", 1)
-            * sum(pods[name] for name in scaling_group.get("cliqueNames") or ())
-            for scaling_group in self._scaling
+            number(group, "replicas", 1)
+            * sum(pods[name] for name in group.get("cliqueNames") or ())
+            for group in self._scaling
         )
-        each = sum(count for name, count in pods.items() if name not in self._grouped) + sum(
-            grouped
-        )
-        total = number(self._owner.spec, "replicas", 0) * each
+        alone = (count for name, count in pods.items() if name not in self._grouped)
+        total = number(self._owner.spec, "replicas", 0) * (sum(alone) + sum(grouped))
         if total > PODS_MAX:
             raise BadInput(f"spec: asks for {total} pods at once, at most {PODS_MAX} are planned")
 
@@ -279,3 +279,40 @@ class _PodGangs:
 
 def _topology_name(part: _Item) -> str:
     return str((part.get("topologyConstraint") or {}).get("topologyName") or "")
+
+
+_CONSTRAINT_FIELDS: Mapping[str, Any] = {
+    "topologyName": str,
+    "pack": {"required": str, "preferred": str},
+    "packDomain": str,  # the older form of pack.required
+}
+_CLIQUE_FIELDS: Mapping[str, Any] = {
+    **METADATA_FIELDS,  # of its pods
+    "name": Required[str],
+    "spec": {
+        "replicas": PodCount,
+        "minAvailable": PodSize,
+        "startsAfter": [str],
+        "podSpec": POD_FIELDS,
+    },
+    "topologyConstraint": _CONSTRAINT_FIELDS,
+}
+_SCALING_GROUP_FIELDS: Mapping[str, Any] = {
+    "name": Required[str],
+    "cliqueNames": [str],
+    "replicas": PodCount,
+    "minAvailable": PodSize,
+    "topologyConstraint": _CONSTRAINT_FIELDS,
+}
+PODCLIQUESET_SPEC = fields_type(
+    "PodCliqueSetSpec",
+    {
+        "replicas": PodCount,
+        "template": {
+            "cliques": [_CLIQUE_FIELDS],
+            "podCliqueScalingGroups": [_SCALING_GROUP_FIELDS],
+            "priorityClassName": str,
+            "topologyConstraint": _CONSTRAINT_FIELDS,
+        },
+    },
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Required
 
 import msgspec
 
@@ -16,17 +16,15 @@ from extender.core.model.errors import BadInput
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name, split_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, LeafUse, Observed, Part
 from extender.core.workloads.tree_policy import TreePolicy
-from extender.core.workloads.workload_fields import (
-    Count,
-    PodCount,
-    ReadFields,
-    ResourceFields,
-    TemplateFields,
-)
 from extender.core.workloads.workload_kind import (
+    RESOURCE_FIELDS,
+    TEMPLATE_FIELDS,
+    Count,
     HeldWorkload,
+    PodCount,
     WorkloadKind,
     WorkloadParts,
+    fields_type,
     is_suspended,
     managed_by_other,
     number,
@@ -69,7 +67,9 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
     del policy
     head = _head_template(workload)
     children: list[Part] = [_leaf(_name(workload, HEAD), "head", head, 1, 1, 1)]
-    used = _names_in_use(workload, observed)
+    matches = (split_name(_REPLICA, workload.name, use.name) for use in observed.uses if use.pods)
+    # what follows the name of the cluster in the leaves that have pods
+    used = frozenset(match["replica"] for match in matches if match is not None)
     for group in _worker_groups(workload):
         part = _worker_part(workload, group, used)
         if part is not None:
@@ -117,12 +117,6 @@ def _worker_groups(workload: WorkloadObject) -> tuple[WorkerGroup, ...]:
 
 def _name(workload: WorkloadObject, part: str) -> str:
     return joined_name(workload.name, f"{_BETWEEN}{part}")
-
-
-def _names_in_use(workload: WorkloadObject, observed: Observed) -> frozenset[str]:
-    """Return what follows the name of the cluster in the leaves that have pods."""
-    matches = (split_name(_REPLICA, workload.name, use.name) for use in observed.uses if use.pods)
-    return frozenset(match["replica"] for match in matches if match is not None)
 
 
 def _worker_part(workload: WorkloadObject, group: WorkerGroup, used: frozenset[str]) -> Part | None:
@@ -283,35 +277,6 @@ def _of_rayservice(rayservice: Mapping[str, Any]) -> HeldWorkload:
     )
 
 
-class _HeadFields(ReadFields, frozen=True, kw_only=True):
-    labels: dict[str, str] | None = None
-    template: TemplateFields | None = None
-
-
-class _AutoscalerFields(ReadFields, frozen=True, kw_only=True):
-    resources: ResourceFields | None = None
-
-
-class _WorkerGroupFields(ReadFields, frozen=True, kw_only=True):
-    group_name: str
-    replicas: PodCount | None = None
-    min_replicas: PodCount | None = None
-    max_replicas: Count | None = None
-    num_of_hosts: PodCount | None = None
-    suspend: bool | None = None
-    labels: dict[str, str] | None = None
-    template: TemplateFields | None = None
-
-
-class _RayClusterFields(ReadFields, frozen=True, kw_only=True):
-    enable_in_tree_autoscaling: bool | None = None
-    autoscaler_options: _AutoscalerFields | None = None
-    head_group_spec: _HeadFields | None = None
-    worker_group_specs: tuple[_WorkerGroupFields, ...] | None = None
-    suspend: bool | None = None
-    managed_by: str | None = None
-
-
 def _pod_labels(
     workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
 ) -> Mapping[str, str]:
@@ -336,12 +301,33 @@ def _pod_labels(
     }
 
 
+_WORKER_GROUP_FIELDS: Mapping[str, Any] = {
+    "groupName": Required[str],
+    "replicas": PodCount,
+    "minReplicas": PodCount,
+    "maxReplicas": Count,
+    "numOfHosts": PodCount,
+    "suspend": bool,
+    "labels": dict[str, str],
+    "template": TEMPLATE_FIELDS,
+}
+
 RAYCLUSTER = WorkloadKind(
     kind="RayCluster",
     group="ray.io",
     versions=("v1",),
     plural="rayclusters",
-    spec_type=_RayClusterFields,
+    spec_type=fields_type(
+        "RayClusterSpec",
+        {
+            "enableInTreeAutoscaling": bool,
+            "autoscalerOptions": {"resources": RESOURCE_FIELDS},
+            "headGroupSpec": {"labels": dict[str, str], "template": TEMPLATE_FIELDS},
+            "workerGroupSpecs": [_WORKER_GROUP_FIELDS],
+            "suspend": bool,
+            "managedBy": str,
+        },
+    ),
     name_rules=tuple(
         NameRule(when=(), head=LabelValue(key=NAME_LABEL), rest=(_BETWEEN, LabelValue(key=key)))
         for key in (REPLICA_LABEL, GROUP_LABEL)

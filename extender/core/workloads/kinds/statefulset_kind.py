@@ -12,11 +12,14 @@ from typing import Final, Literal
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Leaf, Observed
 from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
-from extender.core.workloads.workload_fields import Count, PodCount, ReadFields, TemplateFields
 from extender.core.workloads.workload_kind import (
+    TEMPLATE_FIELDS,
+    Count,
     Notice,
+    PodCount,
     WorkloadKind,
     WorkloadParts,
+    fields_type,
     number,
     only_whole,
     template_kept_out,
@@ -27,19 +30,6 @@ POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 LEADER_WORKER_SET_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 _TAIL: Final = "-sts"
-
-
-class _OrdinalFields(ReadFields, frozen=True, kw_only=True):
-    start: Count | None = None
-
-
-class StatefulSetFields(ReadFields, frozen=True, kw_only=True):
-    """The spec of a StatefulSet."""
-
-    replicas: PodCount | None = None
-    pod_management_policy: Literal["OrderedReady", "Parallel"] | None = None
-    template: TemplateFields | None = None
-    ordinals: _OrdinalFields | None = None
 
 
 def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
@@ -90,7 +80,15 @@ STATEFULSET: Final = WorkloadKind(
     group="apps",
     versions=("v1",),
     plural="statefulsets",
-    spec_type=StatefulSetFields,
+    spec_type=fields_type(
+        "StatefulSetSpec",
+        {
+            "replicas": PodCount,
+            "podManagementPolicy": Literal["OrderedReady", "Parallel"],
+            "template": TEMPLATE_FIELDS,
+            "ordinals": {"start": Count},
+        },
+    ),
     name_rules=(
         NameRule(
             # a pod of a subgroup has no name by its own rules before the webhook's labels are there

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from extender.core.model.errors import BadInput
-from extender.core.workloads.kinds.jobset_steps import INITIALIZERS, STEP_LABEL
+from extender.core.workloads.kinds.jobset_kind import INITIALIZERS, STEP_LABEL
 from extender.core.workloads.workload_kind import number, template_label
 from extender.core.workloads.workload_object import PATCH_MANAGER, TREE_LABEL, WorkloadObject
 

@@ -11,7 +11,7 @@ import pytest
 
 from extender.cluster.manifests.workload_expansion import with_template_labels
 from extender.core.workloads.kind_table import BY_KIND, OBJECT_KINDS
-from extender.core.workloads.kinds.jobset_steps import NODE_SELECTOR
+from extender.core.workloads.kinds.jobset_kind import NODE_SELECTOR
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
     EXCLUSIVE_ANNOTATION,

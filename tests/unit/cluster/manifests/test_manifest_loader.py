@@ -512,7 +512,7 @@ def test_accepted() -> None:
     )
     a_manifest([a_group("r", gang=3, composite=True), a_group("x", gang=1, parent="r")])
     old = an_object("Workload", "w", "scheduling.k8s.io/v1alpha1", spec={"podGroups": []})
-    assert not a_manifest([old]).world.workloads  # Kubernetes 1.35: another thing
+    assert not a_manifest([old]).world.view.blueprints  # Kubernetes 1.35: another thing
 
 
 # --- examples and vectors

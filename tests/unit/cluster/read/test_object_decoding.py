@@ -657,5 +657,5 @@ def test_a_priority_is_the_number_else_the_class_else_the_default_else_zero() ->
     assert known.resolve(None, "no-such-class", "").unknown
     assert not known.resolve(3, "no-such-class", "").unknown
     assert known.put(a_class("prod", 1000, preemptionPolicy="Never")) is False
-    assert known.drop("prod")
-    assert not known.drop("prod")
+    known.drop("prod")
+    assert known.resolve(None, "prod", "").unknown

@@ -100,13 +100,7 @@ class Checks(FakeWorkloads):
         )
 
     def _store(self, one):
-        manifest = convert(WorkloadManifest, one)
-        put = {
-            "Kueue AdmissionCheck": self.store.put_check,
-            "Kueue ResourceFlavor": self.store.put_flavor,
-            "Kueue Workload": self.store.put_queued,
-        }[one["kind"]]
-        put(manifest)
+        self.store.upsert(convert(WorkloadManifest, one))
         self._wake()
 
     async def answer_check(self, queued, check, answer):
@@ -440,7 +434,7 @@ async def test_a_jobset_is_planned_with_the_workload_that_it_names():
     }  # fmt: skip
     stage, checks, control = await asked(a_node("n1", cpu="2"), jobs=jobsets)
     async with stage:
-        checks.store.put_templates(convert(WorkloadManifest, mine))
+        checks.store.upsert(convert(WorkloadManifest, mine))
         checks.queue("w", jobsets[0])
         checks.queue("x", jobsets[1], at="2026-11-29T12:00:01Z")
         await control.look()

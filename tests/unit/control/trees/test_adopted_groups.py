@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from extender.cluster import types as api
 from extender.control.trees.tree_controller import TreeController
 from extender.control.trees.unadopted_groups import AdoptionHold
 from extender.core.log.events import GangAdmitted, TreeCompiled, TreeRefused, TreeRetired
@@ -314,7 +315,7 @@ async def test_only_groups_that_may_be_adopted_are_held():
         workloads.store.set_served(frozenset({"Job"}))
         assert hold(group)
         workloads.store.set_synced("Job", synced=True)
-        workloads.store.delete_profile("default")
+        workloads.store.delete(api.TreeProfile(metadata=api.ObjectMeta(name="default")))
         workloads.put(a_job())
         assert not hold(group)  # the built-in profile ignores it
         assert not AdoptionHold(None, stage.leader)(group)

@@ -9,7 +9,7 @@ from msgspec import inspect
 
 from extender.core.workloads.fields.field_check import _NOT_USED, field_notes, types, version_of
 from extender.core.workloads.kind_table import KINDS, OBJECT_KINDS
-from extender.core.workloads.workload_fields import PodCliqueSetFields
+from extender.core.workloads.kinds.podcliqueset_podgangs import PODCLIQUESET_SPEC
 from tests.support.planning.controller_records import record
 
 RECORDS = (Path(__file__).parents[3] / "golden" / "controllers").glob("*/*.json")
@@ -34,7 +34,7 @@ def fields_read(kind: inspect.Type, of: str, path: str):
 
 
 READ = {one.kind: one.spec_type for one in KINDS if one.spec_type} | {
-    "PodCliqueSet": PodCliqueSetFields
+    "PodCliqueSet": PODCLIQUESET_SPEC
 }
 LATER = {  # of a version that is not released
     "JobSet": ["spec.scheduling"],

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from extender.core.workloads.kind_table import BY_KIND, leaf_of_pod
-from extender.core.workloads.kinds.leader_worker_replicas import leaf_label
+from extender.core.workloads.kinds.leaderworkerset_kind import leaf_label
 from tests.support.hypothesis_profile import examples
 from tests.support.planning.controller_records import labels_of, record, uses_of
 from tests.support.planning.workload_builders import (

@@ -7,7 +7,7 @@ import pytest
 
 from extender.core.model.errors import BadInput
 from extender.core.workloads.kind_table import BY_KIND, leaf_of_pod
-from extender.core.workloads.kinds.jobset_steps import STEP_LABEL
+from extender.core.workloads.kinds.jobset_kind import STEP_LABEL
 from extender.core.workloads.kinds.trainjob_jobset import jobset_of, runtime_of
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 from extender.core.workloads.workload_object import PATCH_MANAGER, TREE_LABEL

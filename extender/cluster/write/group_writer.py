@@ -1,27 +1,47 @@
-"""Write conditions into the status of groups, and their finalizers.
+"""Write the groups of workloads, and the conditions and finalizers of all groups.
 
-Owns the merge: conditions of other writers stay, ours are written only when they differ, and
-`lastTransitionTime` changes only with `status`. A CRD has no strategic merge patch, so the whole list
-is written, for CRDs and built-in kinds alike, with the resourceVersion of the list as a precondition.
-The object is read first only if its conditions are not completely known, or another writer changed it.
+A group of a workload is created with POST, which never changes a group of the same name that another client made;
+afterwards its fields are applied by server-side apply under one field manager. Its controlling owner is the workload, so
+that the garbage collector deletes it with the workload; that of plain pods has none, and is deleted here. UIDs are
+preconditions of changes.
+
+Conditions of other writers stay, ours are written only when they differ, and `lastTransitionTime` changes only with
+`status`. A CRD has no strategic merge patch, so the whole list is written, for CRDs and built-in kinds alike, with the
+resourceVersion of the list as a precondition. The object is read first only if its conditions are not completely known,
+or another writer changed it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from extender.cluster.connection.api_client import MERGE_PATCH, ApiResponse, ApiServer, Request
-from extender.cluster.write.pod_writer import MESSAGE_MAX, fault_of, rfc3339
+from extender.cluster.connection.api_client import (
+    APPLY_PATCH,
+    MERGE_PATCH,
+    ApiResponse,
+    ApiServer,
+    Request,
+    write_request,
+)
+from extender.cluster.read.object_decoding import constraints_body
+from extender.cluster.write.pod_writer import MESSAGE_MAX, fault_of, rfc3339, send
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
+from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Group
 from extender.core.reconcile.finalizer_rules import FinalizerChange
+from extender.core.workloads.kinds.plain_pods_kind import KIND as PLAIN
+from extender.core.workloads.tree_compiler import GroupSpec
+from extender.core.workloads.workload_object import MANAGED_BY, PARENT_ANNOTATION, TREE_LABEL
 from extender.ports.cluster_ports import Condition
 from extender.ports.log_ports import Clock
+from extender.ports.workload_ports import GroupLink, GroupManifest
+from extender.ports.written_names import MANAGED_BY_LABEL
 
+API_VERSION: Final = "gang-extender.dev/v1alpha1"
 PLURALS: Final = {"PodGroup": "podgroups", "CompositePodGroup": "compositepodgroups"}
 TRIES_MAX = 4  # against other writers of the same status; there are few
 
@@ -87,10 +107,7 @@ class GroupStatusWriter:
         cut = [msgspec.structs.replace(c, message=c.message[:MESSAGE_MAX]) for c in conditions]
         if not differing(group.conditions, cut) and self._has_seen_our_write(group):
             return
-        path = (
-            f"/apis/{group.api_version}/namespaces/{group.key.namespace}"
-            f"/{PLURALS[group.key.kind]}/{group.key.name}"
-        )
+        path = _path(group.key, group.api_version)
         try:
             stored = self._last_stored(group)
             if stored is not None and not differing(stored.as_tuples(), cut):
@@ -145,13 +162,7 @@ class GroupStatusWriter:
         }
         try:
             written = await self._stored(
-                Request(
-                    method="PATCH",
-                    path=f"{path}/status",
-                    body=msgspec.json.encode(body),
-                    content_type=MERGE_PATCH,
-                    effect=True,
-                )
+                write_request("PATCH", f"{path}/status", body, MERGE_PATCH)
             )
         except ApiResponse as refusal:
             if refusal.status == HTTPStatus.CONFLICT:
@@ -193,9 +204,6 @@ def _newer(version: str, other: str) -> bool:
     return int(version) > int(other)
 
 
-OUR_GROUPS = "/apis/gang-extender.dev/v1alpha1/namespaces"
-
-
 async def write_finalizers(server: ApiServer, change: FinalizerChange) -> None:
     """Replace the finalizers of a group.
 
@@ -211,14 +219,128 @@ async def write_finalizers(server: ApiServer, change: FinalizerChange) -> None:
             "finalizers": list(change.finalizers),
         }
     }
-    request = Request(
-        method="PATCH",
-        path=f"{OUR_GROUPS}/{key.namespace}/{PLURALS[key.kind]}/{key.name}",
-        body=msgspec.json.encode(body),
-        content_type=MERGE_PATCH,
-        effect=True,
+    request = write_request("PATCH", _path(key), body, MERGE_PATCH)
+    await send(server, f"finalizers of {key}", request)
+
+
+class TreeGroupWriter:
+    """Writes the groups of workloads."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+
+    async def create_group(self, group: GroupManifest) -> None:
+        """Create a group; see the port."""
+        path = _path(group.key).rpartition("/")[0]
+        query = {"fieldManager": MANAGED_BY}
+        try:
+            await self._server.call(write_request("POST", path, manifest(group), query=query))
+        except ApiResponse as refusal:
+            if refusal.status == HTTPStatus.CONFLICT and refusal.reason == "AlreadyExists":
+                return  # by an earlier attempt, or by another client: the informer will show it
+            raise fault_of(f"create {group.key}", refusal) from refusal
+
+    async def apply_group(self, group: GroupManifest, uid: str) -> None:
+        """Apply the fields of a group; see the port."""
+        body = manifest(group)
+        body["metadata"]["uid"] = uid
+        query = {"fieldManager": MANAGED_BY, "force": "true"}
+        request = write_request("PATCH", _path(group.key), body, APPLY_PATCH, query=query)
+        await send(self._server, f"apply {group.key}", request, _fault_of)
+
+    async def link_group(self, link: GroupLink) -> None:
+        """Annotate a group with its parent; see the port. Not forced: the annotation of another client stays."""
+        key = link.key
+        body = {
+            "apiVersion": link.api_version,
+            "kind": key.kind,
+            "metadata": {
+                "name": key.name,
+                "namespace": key.namespace,
+                "uid": link.uid,
+                "annotations": {PARENT_ANNOTATION: link.parent},
+            },
+        }
+        path, query = _path(key, link.api_version), {"fieldManager": MANAGED_BY}
+        request = write_request("PATCH", path, body, APPLY_PATCH, query=query)
+        await send(self._server, f"link {key} to {link.parent}", request, _fault_of)
+
+    async def delete_group(self, key: GroupKey, uid: str) -> None:
+        """Delete a group; see the port."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        try:
+            await self._server.call(write_request("DELETE", _path(key), body))
+        except ApiResponse as refusal:
+            if refusal.status != HTTPStatus.NOT_FOUND:
+                raise _fault_of(f"delete {key}", refusal) from refusal
+
+
+def manifest(group: GroupManifest) -> dict[str, Any]:
+    """Return a group as the API server stores it, with the fields that this service owns."""
+    spec = group.spec
+    body = spec_body(spec, clears_required=group.clears_required)
+    if spec.parent:
+        body["parentCompositePodGroupName"] = spec.parent
+    if spec.parent or spec.kind == "CompositePodGroup":  # required there, as in the built-in kinds
+        body["workloadRef"] = {
+            "workloadName": spec.workload or group.template_of,
+            "templateName": spec.template or spec.name,
+        }
+    return {
+        "apiVersion": API_VERSION,
+        "kind": spec.kind,
+        "metadata": {
+            "name": spec.name,
+            "namespace": group.namespace,
+            "labels": {TREE_LABEL: group.profile, MANAGED_BY_LABEL: MANAGED_BY},
+            **({} if group.owner_kind == PLAIN else {"ownerReferences": [_owner(group)]}),
+        },
+        "spec": body,
+    }
+
+
+def spec_body(spec: GroupSpec, *, clears_required: bool = False) -> dict[str, Any]:
+    """Return the `spec` of a group without its parent and its Workload; see `GroupManifest` for `clears_required`."""
+    policy: dict[str, object] = {"basic": {}}
+    if not spec.basic:
+        field = "minCount" if spec.kind == "PodGroup" else "minGroupCount"
+        gang: dict[str, object] = {field: spec.minimum}
+        if spec.required or clears_required:
+            gang["requiredGroups"] = list(spec.required)
+        policy = {"gang": gang}
+    body: dict[str, Any] = {
+        "schedulingPolicy": policy,
+        "disruptionMode": {spec.disruption_mode: {}},
+    }
+    if constraints := constraints_body(spec.constraints):
+        body["schedulingConstraints"] = constraints
+    if spec.priority_class:
+        body["priorityClassName"] = spec.priority_class
+    return body
+
+
+def _owner(group: GroupManifest) -> dict[str, object]:
+    return {
+        "apiVersion": group.owner_api_version,
+        "kind": group.owner_kind,
+        "name": group.owner_name,
+        "uid": group.owner_uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def _fault_of(action: str, refusal: ApiResponse) -> RequestRejected | ClusterUnavailable:
+    """Return the fault for an error response; a group that is gone or was made again is for the next look at the view.
+
+    Sources: an apply with a UID gets 409 from the registry without an object, 422 from validation with another one; a
+    delete with another UID gets 409.
+    """
+    is_other = refusal.status == HTTPStatus.CONFLICT or (
+        refusal.status == HTTPStatus.UNPROCESSABLE_ENTITY and "metadata.uid:" in refusal.message
     )
-    try:
-        await server.call(request)
-    except ApiResponse as refusal:
-        raise fault_of(f"finalizers of {key}", refusal) from refusal
+    return ClusterUnavailable(f"{action}: {refusal}") if is_other else fault_of(action, refusal)
+
+
+def _path(key: GroupKey, api_version: str = API_VERSION) -> str:
+    return f"/apis/{api_version}/namespaces/{key.namespace}/{PLURALS[key.kind]}/{key.name}"

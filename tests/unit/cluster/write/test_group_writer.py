@@ -6,7 +6,7 @@ import pytest
 
 from extender.cluster.connection.api_client import ApiResponse
 from extender.cluster.write.event_recorder import _Bucket, _cut
-from extender.cluster.write.group_status import differing
+from extender.cluster.write.group_writer import differing
 from extender.cluster.write.pod_writer import fault_of, rfc3339
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.ports.cluster_ports import Condition
