@@ -209,34 +209,48 @@ def finder() -> ServiceFinder:
     return _FINDER.get(ServiceFinder(None, None))
 
 
-def with_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that also takes the options of `ADDED`, if it has the option --server; else the command.
+def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that takes the fields of its parameters that are structs as options, in their places.
 
-    They are behind --server, and `finder` has their values while the command runs.
+    With the option --server it also takes those of `ADDED`, behind it, and `finder` has their values while the command runs.
     """
     signature = inspect.signature(command, eval_str=True)
-    parameters = list(signature.parameters.values())
-    names = [parameter.name for parameter in parameters]
-    if "server" not in names or "kubeconfig" in names:
+    groups: dict[str, type[msgspec.Struct]] = {}
+    options: dict[str, tuple[Any, Any]] = {}  # annotation and default
+    for name, parameter in signature.parameters.items():
+        kind = parameter.annotation
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            groups[name] = kind
+            options |= {f.name: (f.type, f.default) for f in msgspec.structs.fields(kind)}
+        else:
+            options[name] = (kind, parameter.default)
+    if "kubeconfig" in options:  # of `serve`: no service is asked
         return command
+    added = ADDED if "server" in options else {}
 
     @functools.wraps(command)
     def run(**given: Any) -> None:  # noqa: ANN401 -- those of the command
-        own = {name: given.pop(name) for name in ADDED}
+        own = {name: given.pop(name) for name in added}
         service_finder = ServiceFinder(
-            own.pop("context"), own.pop("kubeconfig"), CredentialOptions(**own)
+            own.pop("context", None), own.pop("kubeconfig", None), CredentialOptions(**own)
         )
         with _finding(service_finder):
+            for name, kind in groups.items():
+                given[name] = kind(**{f: given.pop(f) for f in kind.__struct_fields__})
             command(**given)
 
-    at = names.index("server")
-    added = [
-        parameters[at].replace(name=name, annotation=kind, default=None)
-        for name, kind in ADDED.items()
-    ]
-    parameters[at + 1 : at + 1] = added
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    items = list(options.items())
+    at = [*options, "server"].index("server") + 1
+    items[at:at] = [(name, (kind, None)) for name, kind in added.items()]
+    run.__annotations__ = {name: kind for name, (kind, _) in items}
+    run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+            )
+            for name, (kind, default) in items
+        ]
+    )
     return run
 
 

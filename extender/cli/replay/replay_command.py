@@ -14,8 +14,7 @@ import msgspec
 import typer
 
 from extender import settings as settings_module
-from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, log_source
-from extender.cli.connection.service_client import Server
+from extender.cli.commands.history_commands import LogPlace
 from extender.cli.options.list_options import Since, Until, ValueForm, span_us, times
 from extender.cli.output.printing import Output, complain, console, print_value
 from extender.core.model.errors import BadInput, NotFound
@@ -89,7 +88,8 @@ class _Batch(msgspec.Struct):
     without_input: int
 
 
-def replay(  # noqa: PLR0917 -- typer reads options from the signature
+def replay(
+    *,
     position: Annotated[int | None, typer.Argument(help="Position of a decision in the log, from 1 on.", min=1)] = None,
     every: Annotated[bool, typer.Option("--all", help="All decisions of the log.")] = False,
     since: Since = None,
@@ -107,16 +107,14 @@ def replay(  # noqa: PLR0917 -- typer reads options from the signature
         typer.Option("--set", metavar="NAME=VALUE", help="With --all: decide with this setting in the place of the recorded one: search_budget. Repeatable."),
     ] = None,
     processes: Annotated[int | None, typer.Option(help="With --all: processes that decide; default: one for each CPU.", min=1)] = None,
-    server: Server = None,
-    database_url: LogUrl = None,
-    data_dir: LogFolder = None,
+    place: LogPlace,
     output: ValueForm = Output.table,
 ) -> None:  # fmt: skip
     """Plan the stored input of a decision again and compare, or all of them before an upgrade. Exit 1 when a result differs.
 
     It is planned by this program: of a service it takes the input only, which needs the right to read all namespaces.
     """
-    source = log_source(server, database_url, data_dir)
+    source = place.source()
     options = {"--since": since, "--until": until, "--after": after, "--with": wheel, "--python": python,
                "--set": replaced, "--processes": processes}  # fmt: skip
     if not every:
@@ -125,7 +123,7 @@ def replay(  # noqa: PLR0917 -- typer reads options from the signature
             raise BadInput("name the position of a decision, or --all")
         if extra:
             raise BadInput(f"{extra[0]}: only with --all")
-        _replay_position(Position(position), source, database_url, data_dir, output)
+        _replay_position(Position(position), source, place, output)
         return
     if position is not None:
         raise BadInput(f"position {position}: not together with --all")
@@ -143,17 +141,13 @@ def replay(  # noqa: PLR0917 -- typer reads options from the signature
         if source is not None:
             asyncio.run(run.decide(_served(source, event_filter)))
         else:
-            settings = settings_module.load_for_log(database_url, data_dir)
+            settings = settings_module.load_for_log(place.database_url, place.data_dir)
             asyncio.run(_decide_recorded(run, settings, event_filter))
     run.end(event_filter.after, is_of_a_time=since is not None or until is not None)
 
 
 def _replay_position(
-    position: Position,
-    source: Ask | None,
-    database_url: str | None,
-    data_dir: str | None,
-    output: Output,
+    position: Position, source: Ask | None, place: LogPlace, output: Output
 ) -> None:
     if source is not None:
         decision = source(f"/v1/decisions/{position}/input", StoredDecision).decoded()
@@ -162,7 +156,7 @@ def _replay_position(
         async def question(opened: Store) -> DecisionWithInput:
             return await decision_with_input(opened.audit, opened.inputs, position)
 
-        decision = ask(database_url, data_dir, question)
+        decision = place.ask(question)
     result = replay_decision(decision.position, decision.data, decision.input)
     if output is not Output.table:
         print_value(result, output)

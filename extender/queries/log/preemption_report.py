@@ -46,7 +46,7 @@ class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
     victim: str = ""  # namespace/name of a pod, or of the group of a unit
     preemptor: str = ""  # namespace/name
     namespace: str = ""  # of the preemptor, of a victim, or of a tree that lost reservations
-    outcomes: frozenset[str] = frozenset()  # pending, completed, cancelled
+    states: tuple[str, ...] = ()  # outcomes: pending, completed, cancelled
     since_us: int | None = None  # planned at or after this time
     until_us: int | None = None  # planned at or before this time
     # planned after this position; with `newest_first` before it (0: from the end)
@@ -78,7 +78,7 @@ async def preemptions(reader: EventQueries, query: PreemptionQuery) -> Preemptio
     else:
         await _check_names(reader, query)
     last = lines[-1].position if lines else query.after
-    reported = tuple(line for line in lines if not query.outcomes or line.outcome in query.outcomes)
+    reported = tuple(line for line in lines if not query.states or line.outcome in query.states)
     for line in reported:
         line.explanation = preemption_paragraph(line, query.victim)
     return Preemptions(lines=reported, head=head, more=more, last=last)
