@@ -72,7 +72,7 @@ COMMANDS = {
         "Print every setting: its value, its default, where the value is from, and what it does. Takes the options of serve.",
     ),
     "certs": (
-        "extender.cli.certificates.certs_command:certs",
+        "extender.cli.certificates.certificate_folder:certs",
         "Make a CA and the certificates of the service, of kube-scheduler and of other clients, or renew them.",
     ),
     "proxy": (

@@ -204,12 +204,8 @@ def trees(
 
 
 def _roots(line: TreeAt) -> str:
-    shown = [
-        root.name + (f" ({root.state})" if root.state else "")
-        for root in line.roots[:ROOTS_SHOWN_MAX]
-    ]
-    more = len(line.roots) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    roots = [root.name + (f" ({root.state})" if root.state else "") for root in line.roots]
+    return join_names(roots, ROOTS_SHOWN_MAX)
 
 
 _COLUMNS: tuple[Column[TreeAt], ...] = (

@@ -55,17 +55,17 @@ if TYPE_CHECKING:
     from extender.composition import Store
 
 
-class _EventFields(msgspec.Struct):
-    """The fields of an event that are printed."""
+class EventFields(msgspec.Struct):
+    """The fields of an event that are printed in a line."""
 
     position: int
     time: str
     type: str
     gang: str
-    summary: str
+    summary: str = ""
 
 
-_DECODER = msgspec.json.Decoder(_EventFields)
+_DECODER = msgspec.json.Decoder(EventFields)
 
 
 async def follow_events(
@@ -156,10 +156,6 @@ DATABASE_VARIABLES = tuple(
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-class _GangField(msgspec.Struct):
-    gang: str
-
-
 class LogPlace(msgspec.Struct, frozen=True):
     """Where a log is read, of a service or in a database: options of the commands that read it."""
 
@@ -199,7 +195,7 @@ class LogPlace(msgspec.Struct, frozen=True):
         return asks(server, watch=watch)
 
 
-def event_columns() -> tuple[Column[EventLine | ServedEvent], ...]:
+def event_columns() -> tuple[Column[EventLine], ...]:
     """Return the columns of events."""
     return (
         number_column("position", lambda line: line.position),
@@ -214,7 +210,7 @@ def event_columns() -> tuple[Column[EventLine | ServedEvent], ...]:
     )
 
 
-def _history_columns() -> tuple[Column[HistoryLine | ServedEvent], ...]:
+def _history_columns() -> tuple[Column[HistoryLine], ...]:
     return (
         number_column("position", lambda line: line.position),
         time_column("time", lambda line: line.time),
@@ -228,7 +224,7 @@ def _history_columns() -> tuple[Column[HistoryLine | ServedEvent], ...]:
     )
 
 
-def _summary(line: HistoryLine | ServedEvent) -> str:
+def _summary(line: HistoryLine) -> str:
     reason = f"; reason: {line.reason}" if line.reason else ""
     return (
         line.summary + reason + (f", position {line.cause_position}" if line.cause_position else "")
@@ -265,7 +261,7 @@ def history(
         until_us=until_us,
     )
     detailed = decisions or table.output_format.is_table
-    lines: Sequence[HistoryLine | ServedEvent]
+    lines: Sequence[HistoryLine]
     if source is None:
 
         async def question(opened: Store) -> GangHistory:
@@ -302,7 +298,7 @@ def _served_gang(source: Ask, gang: str, namespace: str) -> str:
         return gang
     for name in (f"{namespace}/{gang}", gang):
         path = f"/v1/events?{urlencode({'gang': name, 'limit': 1})}"
-        for event in source(path, list[_GangField], absent=[]):
+        for event in source(path, list[EventFields], absent=[]):
             return event.gang
     return f"{namespace}/{gang}"
 
@@ -412,7 +408,7 @@ def events(
             )
         )
         return
-    lines: Sequence[EventLine | ServedEvent]
+    lines: Sequence[EventLine]
     if source is None:
 
         async def question(opened: Store) -> EventPage:
@@ -447,7 +443,7 @@ def _query_of(event_filter: EventFilter, after: int | None) -> list[tuple[str, s
 NAMED_MAX = 3  # alternatives and members named; JSON has all
 
 
-def print_line(line: HistoryLine | ServedEvent, gang: str) -> None:
+def print_line(line: HistoryLine, gang: str) -> None:
     """Print time, type, reason and actor of an event, and the details of a decision if the line has them."""
     when = line.time[:19].replace("T", " ")
     gang_part = f" ({line.gang})" if line.gang and line.gang != gang else ""

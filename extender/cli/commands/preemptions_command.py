@@ -34,7 +34,12 @@ from extender.cli.output.list_table import (
     time_column,
 )
 from extender.cli.output.printing import complain, console, print_table
-from extender.core.model.message_formatting import duration_text, gpu_time_text, spaced
+from extender.core.model.message_formatting import (
+    duration_text,
+    gpu_time_text,
+    join_names,
+    spaced,
+)
 from extender.queries.log.gang_history import gang_of_name
 from extender.queries.log.preemption_dto import OUTCOMES, PreemptionLine, UnitLine
 from extender.queries.log.preemption_report import PreemptionQuery, Preemptions, victim_of_name
@@ -165,9 +170,7 @@ def _gone_of_all(line: PreemptionLine) -> str:
 
 
 def _victims(line: PreemptionLine) -> str:
-    names = [spaced(unit.unit) for unit in line.victims[:VICTIMS_MAX]]
-    more = len(line.victims) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    return join_names([spaced(unit.unit) for unit in line.victims], VICTIMS_MAX)
 
 
 def _print(line: PreemptionLine) -> None:

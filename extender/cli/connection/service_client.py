@@ -44,7 +44,11 @@ from extender.cli.connection.http_request import (
     TooLate,
 )
 from extender.cli.connection.kubectl import NAMESPACE, Kubectl, PortForward, is_installed
-from extender.cli.connection.service_credentials import CredentialOptions, ServiceCredentials
+from extender.cli.connection.service_credentials import (
+    CredentialOptions,
+    ServiceCredentials,
+    kubeconfig_token,
+)
 from extender.cli.output.list_table import ListTable
 from extender.cli.output.printing import complain
 from extender.core.model.errors import BadInput
@@ -195,8 +199,6 @@ class ServiceFinder:
         return Kubectl(self._login_context, self._kubeconfig_paths())
 
     def _load_token(self) -> str:
-        from extender.cli.connection.kubeconfig_token import kubeconfig_token
-
         return kubeconfig_token(self._kubeconfig_paths(), self._login_context)
 
 
@@ -292,12 +294,12 @@ def read_body(server: str | None, path: str, *, within_s: float = 30) -> bytes:
     """
     reply = _ask(server, path, None, within_s)
     if reply.status != HTTPStatus.OK:
-        detail = _detail(reply.body) or _not_ours(reply.url)
+        detail = detail_of(reply.body) or _not_ours(reply.url)
         raise BadInput(f"{path} answered {reply.status}: {detail}")
     return reply.body
 
 
-def _detail(body: bytes) -> str:
+def detail_of(body: bytes) -> str:
     """Return what a service of ours, or a proxy before it, answered as its reason; empty: a page of another program."""
     try:
         return msgspec.json.decode(body, type=_Problem).detail
@@ -330,7 +332,7 @@ def ask_service(
     if status == 404 and absent is not None:  # noqa: PLR2004 -- not found
         return absent
     if status != 200:  # noqa: PLR2004 -- OK
-        complain(_detail(answer) or f"{url}{path} answered {status}, {_not_ours(url)}")
+        complain(detail_of(answer) or f"{url}{path} answered {status}, {_not_ours(url)}")
         raise typer.Exit(1 if status == 404 else 2)  # noqa: PLR2004 -- not found is a "no"
     try:
         decoded = msgspec.json.decode(answer, type=kind)

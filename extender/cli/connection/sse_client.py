@@ -12,20 +12,14 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlencode
 
-import msgspec
-
 from extender.cli.connection.http_request import NoAnswer, TimeLimits
-from extender.cli.connection.service_client import ServiceFinder
+from extender.cli.connection.service_client import ServiceFinder, detail_of
 from extender.core.model.errors import BadInput, PositionGone
 
 # a service sends something every ten seconds
 LIMITS: Final = TimeLimits(connect_s=5.0, silence_s=30.0)
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0
-
-
-class _Problem(msgspec.Struct):
-    detail: str = ""
 
 
 class _Broken(Exception):
@@ -135,10 +129,7 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _detail(body: bytes) -> str:
-    try:
-        return msgspec.json.decode(body, type=_Problem).detail
-    except msgspec.MsgspecError:
-        return body[:200].decode(errors="replace")
+    return detail_of(body) or body[:200].decode(errors="replace")
 
 
 def _refused(server: str, status: int, body: bytes) -> Exception:

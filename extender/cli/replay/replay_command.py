@@ -14,12 +14,12 @@ import msgspec
 import typer
 
 from extender import settings as settings_module
-from extender.cli.commands.history_commands import LogPlace
+from extender.cli.commands.history_commands import EventFields, LogPlace
 from extender.cli.options.list_options import Since, Until, ValueForm, span_us, times
 from extender.cli.output.printing import Output, complain, console, print_value
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import Position
-from extender.core.model.message_formatting import counted
+from extender.core.model.message_formatting import counted, join_names
 from extender.ports.log_ports import DecisionInputs
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import (
@@ -71,19 +71,10 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     different: tuple[ReplayDifference, ...]
 
 
-class _Listed(msgspec.Struct):
-    """A decision in the list of events."""
-
-    position: int
-    time: str
-    type: str
-    gang: str
-
-
 class _Batch(msgspec.Struct):
     """Decisions of a part of the log, in its order; those with an input, and how many have none."""
 
-    listed: dict[int, _Listed]
+    listed: dict[int, EventFields]
     stored: list[StoredDecision]
     without_input: int
 
@@ -208,7 +199,7 @@ async def _read(
     while more:
         page = await reader.page(event_filter)
         more = page.more and bool(page.events)
-        listed: dict[int, _Listed] = {}
+        listed: dict[int, EventFields] = {}
         decisions = []
         digests = {getattr(event.data, "input_digest", "") for event in page.events} - {""}
         loaded = await inputs.load_many(digests)
@@ -217,7 +208,7 @@ async def _read(
             data = event.data
             assert isinstance(data, ReplayableEventData)  # the filter has these types
             stored = loaded.get(data.input_digest)
-            listed[event.position] = _Listed(
+            listed[event.position] = EventFields(
                 event.position, rfc3339(event.at_us), type(data).__name__, event.gang
             )
             if stored is not None:
@@ -230,10 +221,10 @@ async def _served(source: Ask, event_filter: EventFilter) -> AsyncIterator[_Batc
     """Yield the decisions of a service; it answers one input at a time."""
     query = [("type", kind) for kind in event_filter.types]
     query += [*times(event_filter.since_us, event_filter.until_us).items(), ("limit", str(BATCH))]
-    after, listed = int(event_filter.after), [_Listed(0, "", "", "")]
+    after, listed = int(event_filter.after), [EventFields(0, "", "", "")]
     while listed:
         path = f"/v1/events?{urlencode([*query, ('after', str(after))])}"
-        listed = await asyncio.to_thread(source, path, list[_Listed])
+        listed = await asyncio.to_thread(source, path, list[EventFields])
         decisions = []
         for event in listed:
             after = event.position
@@ -253,7 +244,7 @@ class _Run:
         self._replaced = replaced
         self._processes = processes
         self._output = output
-        self._listed: dict[int, _Listed] = {}  # of batches without an answer yet
+        self._listed: dict[int, EventFields] = {}  # of batches without an answer yet
         self._different: list[ReplayDifference] = []
         self._decided = self._without_input = self._last = 0
         self._version = self._planner = ""
@@ -375,12 +366,7 @@ def _print_answers(result: ReplayResult) -> None:
 
 def _answer_texts(answer: DecidedAnswer) -> list[str]:
     parts = (("placed ", answer.placed), ("evicts ", answer.evicted), ("", answer.reasons))
-    return [f"{word}{_shortened(names)}" for word, names in parts if names]
-
-
-def _shortened(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - SHOWN_MAX} more" if len(texts) > SHOWN_MAX else ""
-    return ", ".join(texts[:SHOWN_MAX]) + more
+    return [f"{word}{join_names(names, SHOWN_MAX)}" for word, names in parts if names]
 
 
 def _print_lines(texts: Sequence[str]) -> None:
