@@ -19,7 +19,14 @@ from msgspec.structs import replace
 from extender import settings as settings_module
 from extender.cli.commands.gang_commands import path_or_name
 from extender.cli.completion.live_names import complete_groups
-from extender.cli.connection.service_client import Ask, Server, asks, finder, until_interrupted
+from extender.cli.connection.service_client import (
+    Ask,
+    Server,
+    Stream,
+    asks,
+    finder,
+    until_interrupted,
+)
 from extender.cli.options.list_options import Listed, Since, Until, Where, span_us, times
 from extender.cli.output.list_table import (
     Column,
@@ -121,8 +128,6 @@ def follow_services(
         BadInput: None of them answers at the beginning, or one rejects the query.
         PositionGone: The log ends before the position of the stream.
     """
-    from extender.cli.connection.sse_client import Stream
-
     stream = Stream(servers or (None,), query, finder(), complain=complain)
     with until_interrupted():
         for printed, body in enumerate(stream.events(), 1):
