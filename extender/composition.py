@@ -672,7 +672,7 @@ class Service(Engine):
                 verbs=verbs,
                 probes=probes,
                 questions=query_handlers,
-                replica_parts=(status,),
+                replica_routes=status.replica_routes(),
                 end_streams=self.query_process.stop,
                 cluster_size=cluster_size,
                 reviews=reviews,

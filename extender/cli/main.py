@@ -72,7 +72,7 @@ COMMANDS = {
         "Print every setting: its value, its default, where the value is from, and what it does. Takes the options of serve.",
     ),
     "certs": (
-        "extender.cli.certificates.certs_command:certs",
+        "extender.cli.certificates.certificate_folder:certs",
         "Make a CA and the certificates of the service, of kube-scheduler and of other clients, or renew them.",
     ),
     "proxy": (
@@ -145,13 +145,13 @@ class LazyGroup(typer.core.TyperGroup):
 
 def imported_command(words: str) -> Any:  # noqa: ANN401 -- typer does not export the class of its commands
     """Return an imported command of `COMMANDS`, ready to parse its arguments."""
-    from extender.cli.connection.service_client import with_cluster_options
+    from extender.cli.connection.service_client import with_option_groups
     from extender.cli.options.command_examples import examples_text
 
     module, _, function = COMMANDS[words][0].partition(":")
     name = words.rpartition(" ")[2]
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    run = with_cluster_options(getattr(importlib.import_module(module), function))
+    run = with_option_groups(getattr(importlib.import_module(module), function))
     alone.command(name, epilog=examples_text(words))(run)
     return typer.main.get_command(alone)
 

@@ -303,7 +303,7 @@ class NotifiedUpTo(msgspec.Struct, frozen=True, kw_only=True):
     """Up to where the receiver of notifications has been notified."""
 
     position: Position  # of events
-    waited_us: int  # of gangs that wait: those whose time was over then
+    waited_us: int  # of gangs that wait: since when the last one has waited that was notified
 
 
 class NotificationCursor(Protocol):

@@ -31,6 +31,11 @@ return [[25, 20, 'nodes'], [100, 20, 'nodes'], [125, 20, 'density']].map(([racks
   return [cells.length, Math.min(...places.map((place) => Math.min(place.width, place.height)))];
 });
 """
+AMOUNTS = """
+const { amountsOf } = await import('./model.js');
+const now = { allocatable: { gpu: 8 }, members: { gpu: 6 }, ordinary: { gpu: 1 } };
+return amountsOf({ had: { bound: { gpu: 2 }, reserved: { gpu: 1 } }, now }, 'gpu');
+"""
 
 
 def waiting(name, *, pods, namespace="default"):
@@ -281,7 +286,7 @@ async def test_commands_and_yaml_are_taken_along(service, browser):
 
 
 def test_nodes_are_of_a_size_to_hit(service, browser):
-    """24 px with 500 nodes, 16 with 2,000; of 2,500 the racks are hit."""
+    """24 px with 500 nodes, 16 with 2,000; of 2,500 the racks are hit. Members without recorded amounts are drawn as bound."""
     service.start()
     browser.open(f"{service.url}/ui/")
     (few, hit), (more, smaller), (most, racks) = browser.run(
@@ -291,3 +296,5 @@ def test_nodes_are_of_a_size_to_hit(service, browser):
     assert hit >= 24
     assert smaller >= 16
     assert racks >= 24
+    amounts = browser.run(f"return (async () => {{ {AMOUNTS} }})()")
+    assert (amounts["bound"], amounts["other"], amounts["free"]) == (5, 1, 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from extender import settings as settings_module
-from extender.cli.commands.history_commands import Folder, Url, ask
+from extender.cli.commands.history_commands import Folder, LogPlace, Url
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, console, print_value
 from extender.core.model.errors import BadInput
@@ -66,7 +66,7 @@ def project(
 
     if rebuild:
         asyncio.run(replace_rows())
-    reached, snapshot_count = ask(database_url, data_dir, question)
+    reached, snapshot_count = LogPlace(None, database_url, data_dir).ask(question)
     print(f"projected up to position {reached}; {snapshot_count} snapshots made")
 
 

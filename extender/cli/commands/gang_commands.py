@@ -9,21 +9,10 @@ from urllib.parse import urlencode
 from msgspec.structs import replace
 
 from extender.cli.connection.service_client import Ask, Server, ServiceList, asks
-from extender.cli.options.list_options import (
-    AllNamespaces,
-    Form,
-    NoHeaders,
-    OfNamespace,
-    Selector,
-    SortBy,
-    States,
-    Watch,
-    list_format,
-    listed,
-)
+from extender.cli.options.list_options import Selector, States, Watch, Where
 from extender.cli.output.list_table import (
     Column,
-    ListForm,
+    ListFormat,
     ListTable,
     age_column,
     number_column,
@@ -130,22 +119,13 @@ def elsewhere(ask: Ask, text: str, namespace: str) -> str:
     return f"{same[0].kind}/{same[0].name}" if len(spaces) == 1 else ""
 
 
-def gangs(  # noqa: PLR0917 -- typer reads options from the signature
-    namespace: OfNamespace = "",
-    all_namespaces: AllNamespaces = False,
-    selector: Selector = "",
-    states: States = None,
-    watch: Watch = False,
-    output: Form = ListForm.table,
-    sort_by: SortBy = "",
-    no_headers: NoHeaders = False,
-    server: Server = None,
-) -> None:
+def gangs(
+    *, where: Where, selector: Selector = "", states: States = None, watch: Watch = False,
+    output_format: ListFormat, server: Server = None,
+) -> None:  # fmt: skip
     """List the gangs of the service, with their state."""
-    part = listed(namespace, all_namespaces, states, GANG_STATES, selector)
-    table = ListTable(
-        gang_columns(SystemClock().now_us), gang_name, list_format(output, no_headers, sort_by)
-    )
+    part = where.part(states, GANG_STATES, selector)
+    table = ListTable(gang_columns(SystemClock().now_us), gang_name, output_format)
     ask = asks(server, watch=watch)
     gang_list = ServiceList(ask, partial(ask, part.path("/v1/gangs"), list[GangAt]), table)
     if watch:
@@ -204,24 +184,13 @@ def micros_of(time: str) -> int | None:
 ROOTS_SHOWN_MAX = 3
 
 
-def trees(  # noqa: PLR0917 -- typer reads options from the signature
-    namespace: OfNamespace = "",
-    all_namespaces: AllNamespaces = False,
-    selector: Selector = "",
-    states: States = None,
-    watch: Watch = False,
-    output: Form = ListForm.table,
-    sort_by: SortBy = "",
-    no_headers: NoHeaders = False,
-    server: Server = None,
-) -> None:
+def trees(
+    *, where: Where, selector: Selector = "", states: States = None, watch: Watch = False,
+    output_format: ListFormat, server: Server = None,
+) -> None:  # fmt: skip
     """List workloads with a tree label: their root groups and states, or why no tree can be made."""
-    part = listed(namespace, all_namespaces, states, TREE_STATES, selector)
-    table = ListTable(
-        _COLUMNS,
-        lambda line: f"{line.kind}/{line.workload}",
-        list_format(output, no_headers, sort_by),
-    )
+    part = where.part(states, TREE_STATES, selector)
+    table = ListTable(_COLUMNS, lambda line: f"{line.kind}/{line.workload}", output_format)
     ask = asks(server, watch=watch)
     tree_list = ServiceList(ask, partial(ask, part.path("/v1/trees"), list[TreeAt]), table)
     if watch:
@@ -235,12 +204,8 @@ def trees(  # noqa: PLR0917 -- typer reads options from the signature
 
 
 def _roots(line: TreeAt) -> str:
-    shown = [
-        root.name + (f" ({root.state})" if root.state else "")
-        for root in line.roots[:ROOTS_SHOWN_MAX]
-    ]
-    more = len(line.roots) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    roots = [root.name + (f" ({root.state})" if root.state else "") for root in line.roots]
+    return join_names(roots, ROOTS_SHOWN_MAX)
 
 
 _COLUMNS: tuple[Column[TreeAt], ...] = (

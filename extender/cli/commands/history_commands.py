@@ -19,24 +19,19 @@ from msgspec.structs import replace
 from extender import settings as settings_module
 from extender.cli.commands.gang_commands import path_or_name
 from extender.cli.completion.live_names import complete_groups
-from extender.cli.connection.service_client import Ask, Server, asks, finder, until_interrupted
-from extender.cli.options.list_options import (
-    AllNamespaces,
-    Form,
-    Listed,
-    NoHeaders,
-    OfNamespace,
-    Since,
-    SortBy,
-    Until,
-    list_format,
-    listed,
-    span_us,
-    times,
+from extender.cli.connection.service_client import (
+    Ask,
+    Server,
+    Stream,
+    asks,
+    finder,
+    until_interrupted,
 )
+from extender.cli.options.list_options import Listed, Since, Until, Where, span_us, times
 from extender.cli.output.list_table import (
     Column,
     ListForm,
+    ListFormat,
     ListTable,
     clock_text,
     number_column,
@@ -67,17 +62,17 @@ if TYPE_CHECKING:
     from extender.composition import Store
 
 
-class _EventFields(msgspec.Struct):
-    """The fields of an event that are printed."""
+class EventFields(msgspec.Struct):
+    """The fields of an event that are printed in a line."""
 
     position: int
     time: str
     type: str
     gang: str
-    summary: str
+    summary: str = ""
 
 
-_DECODER = msgspec.json.Decoder(_EventFields)
+_DECODER = msgspec.json.Decoder(EventFields)
 
 
 async def follow_events(
@@ -133,8 +128,6 @@ def follow_services(
         BadInput: None of them answers at the beginning, or one rejects the query.
         PositionGone: The log ends before the position of the stream.
     """
-    from extender.cli.connection.sse_client import Stream
-
     stream = Stream(servers or (None,), query, finder(), complain=complain)
     with until_interrupted():
         for printed, body in enumerate(stream.events(), 1):
@@ -168,49 +161,46 @@ DATABASE_VARIABLES = tuple(
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-class _GangField(msgspec.Struct):
-    gang: str
+class LogPlace(msgspec.Struct, frozen=True):
+    """Where a log is read, of a service or in a database: options of the commands that read it."""
+
+    server: Server = None
+    database_url: LogUrl = None
+    data_dir: LogFolder = None
+
+    def ask(self, question: Callable[[Store], Awaitable[T]]) -> T:
+        """Return the result of `question`, which gets the store of the database."""
+        from extender.composition import store
+
+        settings = settings_module.load_for_log(self.database_url, self.data_dir)
+
+        async def run() -> T:
+            async with store(settings, migrates=False) as opened:
+                return await question(opened)
+
+        return asyncio.run(run())
+
+    def source(self, *, watch: bool = False) -> Ask | None:
+        """Return what asks the service, or None where a database is named, by an option or by its variable.
+
+        Args:
+            watch: Whether changes are printed as well; then, as with --server, the service is asked.
+
+        Raises:
+            BadInput: Options name a service and a database.
+        """
+        server, named = self.server, bool(self.database_url or self.data_dir)
+        if server or watch or finder().chosen:
+            if named:
+                option = f"--server {server}" if server else "--watch" if watch else "--context"
+                raise BadInput(f"{option}: asks a service, so not together with a database")
+        elif named or any(os.environ.get(variable) for variable in DATABASE_VARIABLES):
+            return None
+        finder().reads_log = True
+        return asks(server, watch=watch)
 
 
-def ask(
-    database_url: str | None, data_dir: str | None, question: Callable[[Store], Awaitable[T]]
-) -> T:
-    """Return the result of `question`, which gets the store of the database."""
-    from extender.composition import store
-
-    settings = settings_module.load_for_log(database_url, data_dir)
-
-    async def run() -> T:
-        async with store(settings, migrates=False) as opened:
-            return await question(opened)
-
-    return asyncio.run(run())
-
-
-def log_source(
-    server: str | None, database_url: str | None, data_dir: str | None, *, watch: bool = False
-) -> Ask | None:
-    """Return what asks the service, or None where a database is named, by an option or by its variable.
-
-    Args:
-        server: Value of --server; with it, or to watch, the service is asked.
-        watch: Whether changes are printed as well.
-
-    Raises:
-        BadInput: Options name a service and a database.
-    """
-    named = bool(database_url or data_dir)
-    if server or watch or finder().chosen:
-        if named:
-            option = f"--server {server}" if server else "--watch" if watch else "--context"
-            raise BadInput(f"{option}: asks a service, so not together with a database")
-    elif named or any(os.environ.get(variable) for variable in DATABASE_VARIABLES):
-        return None
-    finder().reads_log = True
-    return asks(server, watch=watch)
-
-
-def event_columns() -> tuple[Column[EventLine | ServedEvent], ...]:
+def event_columns() -> tuple[Column[EventLine], ...]:
     """Return the columns of events."""
     return (
         number_column("position", lambda line: line.position),
@@ -225,7 +215,7 @@ def event_columns() -> tuple[Column[EventLine | ServedEvent], ...]:
     )
 
 
-def _history_columns() -> tuple[Column[HistoryLine | ServedEvent], ...]:
+def _history_columns() -> tuple[Column[HistoryLine], ...]:
     return (
         number_column("position", lambda line: line.position),
         time_column("time", lambda line: line.time),
@@ -239,14 +229,15 @@ def _history_columns() -> tuple[Column[HistoryLine | ServedEvent], ...]:
     )
 
 
-def _summary(line: HistoryLine | ServedEvent) -> str:
+def _summary(line: HistoryLine) -> str:
     reason = f"; reason: {line.reason}" if line.reason else ""
     return (
         line.summary + reason + (f", position {line.cause_position}" if line.cause_position else "")
     )
 
 
-def history(  # noqa: PLR0917 -- typer reads options from the signature
+def history(
+    *,
     gang: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME, KIND/NAME, KIND/NAMESPACE/NAME or UID of the root group.", autocompletion=complete_groups)],
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of a NAME without one.")] = "default",
     uid: Annotated[str, typer.Option(help="Select one gang by UID when the name was reused.")] = "",
@@ -255,22 +246,14 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
     until: Until = None,
     after: Annotated[int, typer.Option(help="Only events after this position.", min=0)] = 0,
     limit: Annotated[int, typer.Option(help="Maximum number of events.", min=1, max=10_000)] = 1000,
-    output: Form = ListForm.table,
-    sort_by: SortBy = "",
-    no_headers: NoHeaders = False,
-    server: Server = None,
-    database_url: LogUrl = None,
-    data_dir: LogFolder = None,
+    output_format: ListFormat,
+    place: LogPlace,
 ) -> None:  # fmt: skip
     """Show all events about a gang, also about a deleted one: time, type, reason, actor."""
-    table = ListTable(
-        _history_columns(),
-        lambda line: str(line.position),
-        list_format(output, no_headers, sort_by),
-    )
+    table = ListTable(_history_columns(), lambda line: str(line.position), output_format)
     since_us, until_us = span_us(since, until)
     alone = _UUID.fullmatch(gang) is not None and not uid
-    source = log_source(server, database_url, data_dir)
+    source = place.source()
     query = HistoryQuery(
         gang="" if alone else path_or_name(gang, namespace, source),
         uid=GangUid(checked_text(gang.lower() if alone else uid, "--uid"))
@@ -283,14 +266,14 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
         until_us=until_us,
     )
     detailed = decisions or table.output_format.is_table
-    lines: Sequence[HistoryLine | ServedEvent]
+    lines: Sequence[HistoryLine]
     if source is None:
 
         async def question(opened: Store) -> GangHistory:
             gang = await gang_of_name(opened.audit, query.gang, namespace)
             return await read_history(opened.audit, opened.inputs, replace(query, gang=gang))
 
-        gang_history = ask(database_url, data_dir, question)
+        gang_history = place.ask(question)
         for note in _notes(gang_history, query):
             complain(note)
         name, lines = (
@@ -301,7 +284,7 @@ def history(  # noqa: PLR0917 -- typer reads options from the signature
         if not alone:
             query = replace(query, gang=_served_gang(source, query.gang, namespace))
         name, lines = query.gang, _served_history(source, query, detailed=detailed)
-    if decisions and output is ListForm.table:
+    if decisions and output_format.form is ListForm.table:
         for line in table.sorted(lines):
             print_line(line, name)
     else:
@@ -320,7 +303,7 @@ def _served_gang(source: Ask, gang: str, namespace: str) -> str:
         return gang
     for name in (f"{namespace}/{gang}", gang):
         path = f"/v1/events?{urlencode({'gang': name, 'limit': 1})}"
-        for event in source(path, list[_GangField], absent=[]):
+        for event in source(path, list[EventFields], absent=[]):
             return event.gang
     return f"{namespace}/{gang}"
 
@@ -378,9 +361,9 @@ def _cut_off(count: int, position: int) -> str:
     return f"cut off after {counted(count, 'event')}; --after {position} goes on"
 
 
-def events(  # noqa: PLR0917 -- typer reads options from the signature
-    namespace: OfNamespace = "",
-    all_namespaces: AllNamespaces = False,
+def events(
+    *,
+    where: Where,
     gang: Annotated[str, typer.Option(help="Only this root group; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME.")] = "",
     node: Annotated[str, typer.Option(help="Only events that name this node.")] = "",
     kind: Annotated[list[str] | None, typer.Option("--type", help="Only events of this type. Repeatable.")] = None,
@@ -391,9 +374,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     follow: Annotated[
         bool, typer.Option("-f", "--follow", "-w", "--watch", help="Print new events as they are recorded: from now, after --after, or since --since.")
     ] = False,
-    output: Form = ListForm.table,
-    sort_by: SortBy = "",
-    no_headers: NoHeaders = False,
+    output_format: ListFormat,
     server: Annotated[
         list[str] | None, typer.Option(help="URL of the service, as for `gangs`. Repeatable with --follow: when one is lost, the next one is used.")
     ] = None,
@@ -401,12 +382,11 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     data_dir: LogFolder = None,
 ) -> None:  # fmt: skip
     """List events of the log, oldest first, or follow the log."""
-    table = ListTable(
-        event_columns(), lambda line: str(line.position), list_format(output, no_headers, sort_by)
-    )
-    part = listed(namespace, all_namespaces)
+    table = ListTable(event_columns(), lambda line: str(line.position), output_format)
+    part, output = where.part(), output_format.form
     since_us, until_us = span_us(since, until)
-    source = log_source(server[0] if server else None, database_url, data_dir)
+    place = LogPlace(server[0] if server else None, database_url, data_dir)
+    source = place.source()
     event_filter = EventFilter(
         gang=listed_gang(gang, part, source),
         namespace=part.namespace,
@@ -420,7 +400,7 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
     if server and len(server) > 1 and not follow:
         raise BadInput(f"--server {server[1]}: a second service only with --follow")
     if follow:
-        if until or sort_by:
+        if until or output_format.sort_by:
             option = "until" if until else "sort-by"
             raise BadInput(f"--{option}: not together with --follow")
         if source is not None:
@@ -433,14 +413,14 @@ def events(  # noqa: PLR0917 -- typer reads options from the signature
             )
         )
         return
-    lines: Sequence[EventLine | ServedEvent]
+    lines: Sequence[EventLine]
     if source is None:
 
         async def question(opened: Store) -> EventPage:
             gang = await gang_of_name(opened.audit, event_filter.gang)
             return await events_page(opened.audit, replace(event_filter, gang=gang))
 
-        page = ask(database_url, data_dir, question)
+        page = place.ask(question)
         lines = [event_line(event) for event in page.events]
         if page.more:
             complain(_cut_off(len(lines), lines[-1].position))
@@ -468,7 +448,7 @@ def _query_of(event_filter: EventFilter, after: int | None) -> list[tuple[str, s
 NAMED_MAX = 3  # alternatives and members named; JSON has all
 
 
-def print_line(line: HistoryLine | ServedEvent, gang: str) -> None:
+def print_line(line: HistoryLine, gang: str) -> None:
     """Print time, type, reason and actor of an event, and the details of a decision if the line has them."""
     when = line.time[:19].replace("T", " ")
     gang_part = f" ({line.gang})" if line.gang and line.gang != gang else ""

@@ -28,53 +28,77 @@ if TYPE_CHECKING:
     from extender.core.planner.moves.move_search import Move
     from extender.queries.plan.moves_query import MovesAnswer, MovesUnderWay
 
-ClusterFiles = Annotated[list[str] | None, typer.Option("--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable.")]  # fmt: skip
-ServerUrl = Annotated[str | None, typer.Option("--server", help="In place of --cluster: URL of a service, about its live cluster.")]  # fmt: skip
-MaxPriority = Annotated[
-    int | None, typer.Option("--max-priority", help="Pods of a higher priority stay.")
-]
-MaxAge = Annotated[str, typer.Option("--max-age", help="Pods that run for longer stay, such as 36h; of a service only.")]  # fmt: skip
-SearchBudget = Annotated[int, typer.Option(help="How many search nodes the answer may cost.", min=1, max=SERVER_BUDGET_MAX)]  # fmt: skip
-Apply = Annotated[
-    bool,
-    typer.Option(
-        "--apply",
-        help="Let the service make the moves, one after the other; members of gangs only.",
-    ),
-]
-Form = Annotated[PlanOutput, typer.Option("-o", "--output", help="Form of the output; markdown: one page to review.")]  # fmt: skip
-
-
 ROWS_MAX = 200  # of a table
 Table = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]  # title, headers, rows
+
+
+class ClusterOptions(msgspec.Struct, frozen=True):
+    """Options of a question: its cluster."""
+
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable."
+        ),
+    ] = None
+    server: Annotated[str | None, typer.Option("--server", help="In place of --cluster: URL of a service, about its live cluster.")] = None  # fmt: skip
+
+
+class MovesOptions(msgspec.Struct, frozen=True):
+    """Options of a question: what stays, and what is done with the answer."""
+
+    max_priority: Annotated[
+        int | None, typer.Option("--max-priority", help="Pods of a higher priority stay.")
+    ] = None
+    max_age: Annotated[
+        str,
+        typer.Option(
+            "--max-age", help="Pods that run for longer stay, such as 36h; of a service only."
+        ),
+    ] = ""
+    search_budget: Annotated[
+        int,
+        typer.Option(
+            help="How many search nodes the answer may cost.", min=1, max=SERVER_BUDGET_MAX
+        ),
+    ] = 20_000
+    apply: Annotated[
+        bool,
+        typer.Option(
+            "--apply",
+            help="Let the service make the moves, one after the other; members of gangs only.",
+        ),
+    ] = False
+    output: Annotated[PlanOutput, typer.Option("-o", "--output", help="Form of the output; markdown: one page to review.")] = PlanOutput.table  # fmt: skip
+
+    @property
+    def max_age_s(self) -> int:
+        """Return the value of --max-age in seconds; 0: it is not given."""
+        seconds = duration_s(self.max_age) if self.max_age else None
+        if self.max_age and not seconds:
+            raise BadInput(f"--max-age {self.max_age}: write a number above 0 and s, m, h or d, such as 36h")  # fmt: skip
+        return seconds or 0
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The question, but for the objects."""
 
+    options: MovesOptions
     files: tuple[str, ...] = ()
     gang: str = ""  # NAMESPACE/NAME
     free: str = ""
     drain: tuple[str, ...] = ()
     by_us: int = 0
     budget: int = 0
-    max_priority: int | None = None
-    max_age_s: int = 0
-    search_budget: int
-    apply: bool = False
 
 
-def make_room(  # noqa: PLR0917 -- typer reads options from the signature
+def make_room(
+    *,
     target: Annotated[str, typer.Option("--for", metavar="FILE|NAMESPACE/GANG", help="A file with the tree to place, or the name of one that waits.")] = "",
     free: Annotated[str, typer.Option("--free", metavar="KEY=N", help="Free so many whole domains of a node label.")] = "",
-    cluster: ClusterFiles = None,
-    server: ServerUrl = None,
+    place: ClusterOptions,
     budget: Annotated[int, typer.Option("--budget", help="So many moves at most; 0: any number.", min=0)] = 0,
-    max_priority: MaxPriority = None,
-    max_age: MaxAge = "",
-    search_budget: SearchBudget = 20_000,
-    apply: Apply = False,
-    output: Form = PlanOutput.table,
+    options: MovesOptions,
 ) -> None:  # fmt: skip
     """Find the fewest moves of running pods after which a tree fits, or whole domains are free. Exit 0 only when there are such.
 
@@ -90,38 +114,24 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
         gang="" if is_file else target,
         free=free,
         budget=budget,
-        max_priority=max_priority,
-        max_age_s=_seconds(max_age),
-        search_budget=search_budget,
-        apply=apply,
+        options=options,
     )
-    _finish(_answered(cluster, server, asked), output)
+    _finish(_answered(place, asked), options.output)
 
 
-def drain(  # noqa: PLR0917 -- likewise
+def drain(
+    *,
     nodes: Annotated[list[str], typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label.")],
     by: Annotated[str, typer.Option("--by", help="What ends by this time need not move: 4h from now, or RFC 3339 with offset.")] = "",
-    cluster: ClusterFiles = None,
-    server: ServerUrl = None,
-    max_priority: MaxPriority = None,
-    max_age: MaxAge = "",
-    search_budget: SearchBudget = 20_000,
-    apply: Apply = False,
-    output: Form = PlanOutput.table,
+    place: ClusterOptions,
+    options: MovesOptions,
 ) -> None:  # fmt: skip
     """Find which pods of some nodes can move elsewhere and in which order, what stays, and which gangs would break.
 
     Exit 0 only when all can move; static and DaemonSet pods do not count.
     """
-    asked = _Asked(
-        drain=tuple(nodes),
-        by_us=_time_us(by),
-        max_priority=max_priority,
-        max_age_s=_seconds(max_age),
-        search_budget=search_budget,
-        apply=apply,
-    )
-    _finish(_answered(cluster, server, asked), output)
+    asked = _Asked(drain=tuple(nodes), by_us=_time_us(by), options=options)
+    _finish(_answered(place, asked), options.output)
 
 
 class MovesAction(Enum):
@@ -164,14 +174,6 @@ def under_way_lines(answer: MovesUnderWay) -> Iterator[str]:
         yield f"  {number:>3}  {move.pod}  {move.source} -> {move.target}  {sign}".rstrip()
 
 
-def _seconds(text: str) -> int:
-    """Return a duration in seconds; 0 for an empty text."""
-    seconds = duration_s(text) if text else None
-    if text and not seconds:
-        raise BadInput(f"--max-age {text}: write a number above 0 and s, m, h or d, such as 36h")
-    return seconds or 0
-
-
 def _time_us(text: str) -> int:
     """Return a time after now in microseconds since 1970; 0 for an empty text."""
     if not text:
@@ -190,9 +192,10 @@ def _time_us(text: str) -> int:
     return at_us
 
 
-def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> MovesAnswer:
-    asks_service = bool(server) or finder().chosen
-    if asked.apply and (cluster or not asks_service):
+def _answered(place: ClusterOptions, asked: _Asked) -> MovesAnswer:
+    cluster, server, options = place.cluster, place.server, asked.options
+    asks_service, max_age_s = bool(server) or finder().chosen, options.max_age_s
+    if options.apply and (cluster or not asks_service):
         raise BadInput(
             "--apply: moves are made by a service, on its cluster; give --server URL (or --context NAME)"
             + (", and leave --cluster out" if cluster else "")
@@ -214,14 +217,14 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
         "drain": asked.drain,
         "by": _rfc3339(asked.by_us),
         "budget": asked.budget,
-        "max_age_s": asked.max_age_s,
-        "search_budget": asked.search_budget,
+        "max_age_s": max_age_s,
+        "search_budget": options.search_budget,
     }
     question = {name: value for name, value in given.items() if value}
-    if asked.max_priority is not None:
-        question["max_priority"] = asked.max_priority
+    if options.max_priority is not None:
+        question["max_priority"] = options.max_priority
     body = msgspec.json.encode(question)
-    path = "/v1/moves/apply" if asked.apply else "/v1/moves"
+    path = "/v1/moves/apply" if options.apply else "/v1/moves"
     return ask_service(server, path, MovesAnswer, body=body, within_s=WITHIN_S)
 
 
@@ -256,8 +259,8 @@ def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
     from extender.queries.plan.moves_query import MovesInput, answer_moves
     from extender.queries.plan.plan_query import PlanInput
 
-    if asked.max_age_s:
-        raise BadInput(f"--max-age {asked.max_age_s} s: files have no time; ask a service")
+    if asked.options.max_age_s:
+        raise BadInput(f"--max-age {asked.options.max_age_s} s: files have no time; ask a service")
     manifest = load(cluster, asked.files)
     view = manifest.world.view
     groups = frozenset(manifest.groups)
@@ -271,7 +274,7 @@ def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
         plan=PlanInput(
             groups=groups,
             pods=frozenset(manifest.pods),
-            budget=asked.search_budget,
+            budget=asked.options.search_budget,
             origins=manifest.origins,
             refused=manifest.refused,
         ),
@@ -279,7 +282,7 @@ def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
         drain=asked.drain,
         by_us=asked.by_us,
         budget=asked.budget,
-        max_priority=asked.max_priority,
+        max_priority=asked.options.max_priority,
     )
     answer = answer_moves(view, question)
     return msgspec.structs.replace(answer, warnings=(*manifest.warnings, *answer.warnings))

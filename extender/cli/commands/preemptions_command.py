@@ -10,28 +10,23 @@ import typer
 from msgspec.structs import replace
 
 from extender.cli.commands.gang_commands import micros_of
-from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, listed_gang, log_source
+from extender.cli.commands.history_commands import LogPlace, listed_gang
 from extender.cli.completion.live_names import complete_objects
-from extender.cli.connection.service_client import Server, ServiceList
+from extender.cli.connection.service_client import ServiceList
 from extender.cli.options.list_options import (
-    AllNamespaces,
-    Form,
     Listed,
-    NoHeaders,
-    OfNamespace,
     Since,
-    SortBy,
     States,
     Until,
     Watch,
-    list_format,
-    listed,
+    Where,
     span_us,
     times,
 )
 from extender.cli.output.list_table import (
     Column,
     ListForm,
+    ListFormat,
     ListTable,
     age_column,
     clock_text,
@@ -39,7 +34,12 @@ from extender.cli.output.list_table import (
     time_column,
 )
 from extender.cli.output.printing import complain, console, print_table
-from extender.core.model.message_formatting import duration_text, gpu_time_text, spaced
+from extender.core.model.message_formatting import (
+    duration_text,
+    gpu_time_text,
+    join_names,
+    spaced,
+)
 from extender.queries.log.gang_history import gang_of_name
 from extender.queries.log.preemption_dto import OUTCOMES, PreemptionLine, UnitLine
 from extender.queries.log.preemption_report import PreemptionQuery, Preemptions, victim_of_name
@@ -55,7 +55,8 @@ VICTIMS_MAX = 3  # named in a row; JSON has all
 ALTERNATIVES_MAX = 3  # printed per preemption; JSON has all
 
 
-def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
+def preemptions(
+    *,
     victim: Annotated[
         str,
         typer.Option(
@@ -65,34 +66,26 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
     preemptor: Annotated[str, typer.Option(help="Only preemptions for this root group or pod, likewise.")] = "",
     since: Since = None,
     until: Until = None,
-    namespace: OfNamespace = "",
-    all_namespaces: AllNamespaces = False,
+    where: Where,
     states: States = None,
     watch: Watch = False,
-    output: Form = ListForm.table,
-    sort_by: SortBy = "",
-    no_headers: NoHeaders = False,
-    server: Server = None,
-    database_url: LogUrl = None,
-    data_dir: LogFolder = None,
+    output_format: ListFormat,
+    place: LogPlace,
 ) -> None:  # fmt: skip
     """Show preemptions: preemptor, victims, cost, alternatives, when each victim was gone, and the outcome."""
-    part = listed(namespace, all_namespaces, states, OUTCOMES)
+    part = where.part(states, OUTCOMES)
     since_us, until_us = span_us(since, until)
-    source = log_source(server, database_url, data_dir, watch=watch)
+    source = place.source(watch=watch)
     query = PreemptionQuery(
         victim=listed_gang(victim, part, source),
         preemptor=listed_gang(preemptor, part, source),
         namespace=part.namespace,
-        outcomes=frozenset(part.states),
+        states=part.states,
         since_us=since_us,
         until_us=until_us,
     )
-    table = ListTable(
-        _columns(SystemClock().now_us),
-        lambda line: str(line.position),
-        list_format(output, no_headers, sort_by),
-    )
+    columns = _columns(SystemClock().now_us)
+    table = ListTable(columns, lambda line: str(line.position), output_format)
     if source is not None:
         served = partial(source, _path(part, query), list[PreemptionLine], most=LINES_MAX + 1)
         if watch:
@@ -103,11 +96,11 @@ def preemptions(  # noqa: PLR0917 -- typer reads options from the signature
         lines: Sequence[PreemptionLine] = served()
         more, lines = len(lines) > LINES_MAX, lines[:LINES_MAX]
     else:
-        page = ask(database_url, data_dir, partial(_read_logged, query))
+        page = place.ask(partial(_read_logged, query))
         lines, more = page.lines, page.more
     if more:
         complain(f"cut off after {len(lines)} preemptions; continue with --since")
-    if output is not ListForm.table or not (victim or preemptor):
+    if output_format.form is not ListForm.table or not (victim or preemptor):
         table.print(lines, empty="No preemptions match.")
         return
     if not lines:
@@ -177,9 +170,7 @@ def _gone_of_all(line: PreemptionLine) -> str:
 
 
 def _victims(line: PreemptionLine) -> str:
-    names = [spaced(unit.unit) for unit in line.victims[:VICTIMS_MAX]]
-    more = len(line.victims) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    return join_names([spaced(unit.unit) for unit in line.victims], VICTIMS_MAX)
 
 
 def _print(line: PreemptionLine) -> None:

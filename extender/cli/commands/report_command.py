@@ -10,22 +10,9 @@ from urllib.parse import urlencode
 import typer
 from msgspec.structs import replace
 
-from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, listed_gang, log_source
-from extender.cli.connection.service_client import Ask, Server, ask_service
-from extender.cli.options.list_options import (
-    AllNamespaces,
-    Form,
-    Listed,
-    NoHeaders,
-    OfNamespace,
-    Since,
-    SortBy,
-    Until,
-    list_format,
-    listed,
-    span_us,
-    times,
-)
+from extender.cli.commands.history_commands import LogPlace, listed_gang
+from extender.cli.connection.service_client import Ask, ask_service
+from extender.cli.options.list_options import Listed, Since, Until, Where, span_us, times
 from extender.cli.output.list_table import Column, ListForm, ListFormat, ListTable, clock_text
 from extender.cli.output.printing import console, print_value
 from extender.cli.output.usage_errors import options_named
@@ -64,23 +51,18 @@ _KINDS = {**REPORTS, **LIVE_REPORTS}
 _NOTHING = Explanation(kind="", name="", answer="")  # of a gang that was deleted meanwhile
 
 
-def report(  # noqa: PLR0917 -- typer reads options from the signature
+def report(
+    *,
     name: Annotated[str, typer.Argument(help="Name of the report; without it, list all reports.")] = "",
     since: Since = None,
     until: Until = None,
-    namespace: OfNamespace = "",
-    all_namespaces: AllNamespaces = False,
+    where: Where,
     gang: Annotated[str, typer.Option(help="Only this root group; NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME.")] = "",
     limit: Annotated[int, typer.Option(help="Maximum number of rows.", min=1, max=LIMIT_MAX)] = LIMIT,
-    output: Form = ListForm.table,
-    sort_by: SortBy = "",
-    no_headers: NoHeaders = False,
-    server: Server = None,
-    database_url: LogUrl = None,
-    data_dir: LogFolder = None,
+    output_format: ListFormat,
+    place: LogPlace,
 ) -> None:  # fmt: skip
     """Show a report: waiting times, preemptions, terminations and others; without a name, list them."""
-    output_format = list_format(output, no_headers, sort_by)
     if not name:
         ListTable(_CATALOGUE, lambda line: line.name, output_format).print(
             catalogue(_KINDS), empty=""
@@ -88,11 +70,11 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
         return
     if name not in _KINDS:
         raise BadInput(unknown_report(name, _KINDS))
-    part = listed(namespace, all_namespaces)
+    part = where.part()
     if name in LIVE_REPORTS:
         if since or until:
             raise BadInput(f"report {name} is about the cluster now: leave out --since and --until")
-        service = partial(ask_service, server, within_s=WITHIN_S)
+        service = partial(ask_service, place.server, within_s=WITHIN_S)
         if name == "fragmentation":
             from extender.queries.state.node_inventory import NodeInventoryReport
 
@@ -102,7 +84,7 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
             _print(_placement(service, part, gang, limit), output_format)
         return
     since_us, until_us = span_us(since, until)
-    source = log_source(server, database_url, data_dir)
+    source = place.source()
     with options_named("since", "namespace", "gang"):
         query = check_report_query(
             name,
@@ -119,7 +101,7 @@ def report(  # noqa: PLR0917 -- typer reads options from the signature
             named = await gang_of_name(opened.audit, query.gang)
             return await read_report(opened.reports, opened.audit, replace(query, gang=named))
 
-        answer = ask(database_url, data_dir, question)
+        answer = place.ask(question)
     else:
         span = times(query.since_us, query.until_us if until else None)
         path = part.path(f"/v1/reports/{query.name}", gang=query.gang, limit=str(limit), **span)
@@ -227,7 +209,7 @@ def _print(answer: Report, output_format: ListFormat) -> None:
     table.print(
         rows, empty="No rows." if answer.report in LIVE_REPORTS else "No rows in this span."
     )
-    if output_format.form is ListForm.name or not output_format.headers:
+    if output_format.form is ListForm.name or output_format.no_headers:
         return
     if answer.more:
         console().print(f"There are more than these {len(rows)} rows; see --limit.")

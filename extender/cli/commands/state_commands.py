@@ -10,20 +10,9 @@ import typer
 from msgspec.structs import replace
 
 from extender.cli.commands.gang_commands import gang_columns, gang_name, micros_of
-from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, log_source
-from extender.cli.connection.service_client import Ask, Server, ServiceList
-from extender.cli.options.list_options import (
-    AllNamespaces,
-    Form,
-    NoHeaders,
-    OfNamespace,
-    SortBy,
-    States,
-    Watch,
-    list_format,
-    listed,
-    past_text,
-)
+from extender.cli.commands.history_commands import LogPlace
+from extender.cli.connection.service_client import Ask, ServiceList
+from extender.cli.options.list_options import States, Watch, Where, past_text
 from extender.cli.output.list_table import ListForm, ListFormat, ListTable
 from extender.cli.output.printing import console, print_table, print_value
 from extender.cli.output.usage_errors import options_named
@@ -42,48 +31,47 @@ from extender.queries.state.state_dto import (
 from extender.runtime.system_clock import SystemClock
 
 
-def state(  # noqa: PLR0917 -- typer reads options from the signature
+def state(
+    *,
     at: Annotated[str, typer.Option("--at", help="A position, or a time as for --since of `events`; default: the end of the log.")] = "",
     node: Annotated[str, typer.Option(help="Only gangs on this node.")] = "",
     domain: Annotated[str, typer.Option(help="Only gangs on nodes with this topology label, KEY=VALUE.")] = "",
-    namespace: OfNamespace = "",
-    all_namespaces: AllNamespaces = False,
+    where: Where,
     states: States = None,
     diff: Annotated[str | None, typer.Option(help="Another time or position: show the changes between the two.")] = None,
     watch: Watch = False,
-    output: Form = ListForm.table,
-    sort_by: SortBy = "",
-    no_headers: NoHeaders = False,
-    server: Server = None,
-    database_url: LogUrl = None,
-    data_dir: LogFolder = None,
+    output_format: ListFormat,
+    place: LogPlace,
 ) -> None:  # fmt: skip
     """Show reservations, bound members and pending trees at a time or position."""
-    part = listed(namespace, all_namespaces, states, GANG_STATES)
-    output_format = list_format(output, no_headers, sort_by)
+    part, sort_by, output = (
+        where.part(states, GANG_STATES),
+        output_format.sort_by,
+        output_format.form,
+    )
     if watch and (at or diff is not None):
         raise BadInput(f"--{'at' if at else 'diff'}: not together with --watch")
     if diff is not None and (sort_by or output in (ListForm.wide, ListForm.name)):
         option = "--sort-by" if sort_by else f"--output {output}"
         raise BadInput(f"{option}: not together with --diff")
-    at, place = past_text(at, "--at"), (database_url, data_dir)
+    at = past_text(at, "--at")
     with options_named("at", "diff", "domain"):
         scope = scope_of(node, domain, part.namespace, part.states)
         path = partial(part.path, "/v1/state", at=at, node=node, domain=domain)
-        source = log_source(server, database_url, data_dir, watch=watch)
+        source = place.source(watch=watch)
         if watch and source is not None:
             _watch(source, path(), output_format)
         elif diff is not None:
             other = past_text(diff, "--diff")
             change = (
-                ask(*place, lambda s: s.as_of.difference(at, other, scope))
+                place.ask(lambda s: s.as_of.difference(at, other, scope))
                 if source is None
                 else source(path(diff=other), StateDiff)
             )
             _print_change(change, output_format)
         else:
             state_at = (
-                ask(*place, lambda s: s.as_of.state(at, scope))
+                place.ask(lambda s: s.as_of.state(at, scope))
                 if source is None
                 else source(path(), StateAt)
             )
@@ -115,16 +103,16 @@ def _print_state(state_at: StateAt, output_format: ListFormat) -> None:
         print_value(state_at, output_format.form)
         return
     totals = state_at.totals
-    if output_format.headers:
+    if not output_format.no_headers:
         print(
             f"{_moment(state_at.as_of)}: gangs {totals.gangs} (pending {totals.pending}), members reserved "
             f"{totals.reserved}, bound {totals.bound}, nodes {totals.nodes}"
         )
         print(f"the log ends at position {state_at.log.position}, {state_at.log.time}")
         print()
-    if state_at.gangs or not output_format.headers:
+    if state_at.gangs or output_format.no_headers:
         table.print(state_at.gangs, empty="No gangs there.")
-        if not output_format.headers:
+        if output_format.no_headers:
             return
     else:
         print("No gangs there.")

@@ -15,9 +15,9 @@ import typer
 import yaml
 
 from extender import settings as settings_module
-from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, log_source
+from extender.cli.commands.history_commands import LogPlace
 from extender.cli.connection.kubectl import Kubectl
-from extender.cli.connection.service_client import Ask, Server
+from extender.cli.connection.service_client import Ask
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, console, print_value
 from extender.core.log.anchors import Anchor, decode_anchors
@@ -112,6 +112,7 @@ class VerifyReport(msgspec.Struct):
 
 
 def verify(
+    *,
     anchors: Annotated[
         str | None,
         typer.Option(
@@ -123,9 +124,7 @@ def verify(
     keys: Annotated[
         str | None, typer.Option(help="File with the public or private keys that sign anchors; unset: GANG_EXTENDER_ANCHOR_KEY_FILE.", metavar="FILE")
     ] = None,
-    server: Server = None,
-    database_url: LogUrl = None,
-    data_dir: LogFolder = None,
+    place: LogPlace,
     output: ValueForm = Output.table,
 ) -> None:  # fmt: skip
     """Verify the whole log, and what is stored beside it. Exit 1 when something was changed behind the back of the service.
@@ -136,7 +135,7 @@ def verify(
     Compares all hashes with the events, the log with the published anchors, snapshots, interval tables, inputs of decisions
     and the index of names with the log, and views, functions, triggers and rights with the migrations. Also lists recorded losses of history (an older copy of the database).
     """
-    source = log_source(server, database_url, data_dir)
+    source = place.source()
     if source is not None:
         for option, value in (("--anchors", anchors), ("--keys", keys)):
             if value is not None:
@@ -146,7 +145,9 @@ def verify(
                 )
         _verify_served(source, output)
         return
-    settings = settings_module.load_for_log(database_url, data_dir, anchor_key_file=keys)
+    settings = settings_module.load_for_log(
+        place.database_url, place.data_dir, anchor_key_file=keys
+    )
     log_keys = read_keys(settings.anchor_key_file, "--keys" if keys else "--anchor-key-file")
     embedded = not settings.database_url
     anchor_set = find_anchors(anchors, settings.data_dir, embedded=embedded)
@@ -165,7 +166,7 @@ def verify(
         return work.verdict, [await _loss(opened, position) for position in work.verdict.losses]
 
     try:
-        verdict, losses = ask(database_url, data_dir, question)
+        verdict, losses = place.ask(question)
     except SchemaOutdated as error:
         # Not its advice: a schema that was renamed or changed looks like an older one, and to migrate it changes evidence.
         fault = (

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -30,7 +30,7 @@ from typing import (
     Protocol,
     TypeVar,
 )
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 import typer
@@ -44,10 +44,14 @@ from extender.cli.connection.http_request import (
     TooLate,
 )
 from extender.cli.connection.kubectl import NAMESPACE, Kubectl, PortForward, is_installed
-from extender.cli.connection.service_credentials import CredentialOptions, ServiceCredentials
+from extender.cli.connection.service_credentials import (
+    CredentialOptions,
+    ServiceCredentials,
+    kubeconfig_token,
+)
 from extender.cli.output.list_table import ListTable
 from extender.cli.output.printing import complain
-from extender.core.model.errors import BadInput
+from extender.core.model.errors import BadInput, PositionGone
 
 T = TypeVar("T")
 Server = Annotated[
@@ -195,8 +199,6 @@ class ServiceFinder:
         return Kubectl(self._login_context, self._kubeconfig_paths())
 
     def _load_token(self) -> str:
-        from extender.cli.connection.kubeconfig_token import kubeconfig_token
-
         return kubeconfig_token(self._kubeconfig_paths(), self._login_context)
 
 
@@ -209,34 +211,48 @@ def finder() -> ServiceFinder:
     return _FINDER.get(ServiceFinder(None, None))
 
 
-def with_cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that also takes the options of `ADDED`, if it has the option --server; else the command.
+def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that takes the fields of its parameters that are structs as options, in their places.
 
-    They are behind --server, and `finder` has their values while the command runs.
+    With the option --server it also takes those of `ADDED`, behind it, and `finder` has their values while the command runs.
     """
     signature = inspect.signature(command, eval_str=True)
-    parameters = list(signature.parameters.values())
-    names = [parameter.name for parameter in parameters]
-    if "server" not in names or "kubeconfig" in names:
+    groups: dict[str, type[msgspec.Struct]] = {}
+    options: dict[str, tuple[Any, Any]] = {}  # annotation and default
+    for name, parameter in signature.parameters.items():
+        kind = parameter.annotation
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            groups[name] = kind
+            options |= {f.name: (f.type, f.default) for f in msgspec.structs.fields(kind)}
+        else:
+            options[name] = (kind, parameter.default)
+    if "kubeconfig" in options:  # of `serve`: no service is asked
         return command
+    added = ADDED if "server" in options else {}
 
     @functools.wraps(command)
     def run(**given: Any) -> None:  # noqa: ANN401 -- those of the command
-        own = {name: given.pop(name) for name in ADDED}
+        own = {name: given.pop(name) for name in added}
         service_finder = ServiceFinder(
-            own.pop("context"), own.pop("kubeconfig"), CredentialOptions(**own)
+            own.pop("context", None), own.pop("kubeconfig", None), CredentialOptions(**own)
         )
         with _finding(service_finder):
+            for name, kind in groups.items():
+                given[name] = kind(**{f: given.pop(f) for f in kind.__struct_fields__})
             command(**given)
 
-    at = names.index("server")
-    added = [
-        parameters[at].replace(name=name, annotation=kind, default=None)
-        for name, kind in ADDED.items()
-    ]
-    parameters[at + 1 : at + 1] = added
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    items = list(options.items())
+    at = [*options, "server"].index("server") + 1
+    items[at:at] = [(name, (kind, None)) for name, kind in added.items()]
+    run.__annotations__ = {name: kind for name, (kind, _) in items}
+    run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+            )
+            for name, (kind, default) in items
+        ]
+    )
     return run
 
 
@@ -278,12 +294,12 @@ def read_body(server: str | None, path: str, *, within_s: float = 30) -> bytes:
     """
     reply = _ask(server, path, None, within_s)
     if reply.status != HTTPStatus.OK:
-        detail = _detail(reply.body) or _not_ours(reply.url)
+        detail = detail_of(reply.body) or _not_ours(reply.url)
         raise BadInput(f"{path} answered {reply.status}: {detail}")
     return reply.body
 
 
-def _detail(body: bytes) -> str:
+def detail_of(body: bytes) -> str:
     """Return what a service of ours, or a proxy before it, answered as its reason; empty: a page of another program."""
     try:
         return msgspec.json.decode(body, type=_Problem).detail
@@ -316,7 +332,7 @@ def ask_service(
     if status == 404 and absent is not None:  # noqa: PLR2004 -- not found
         return absent
     if status != 200:  # noqa: PLR2004 -- OK
-        complain(_detail(answer) or f"{url}{path} answered {status}, {_not_ours(url)}")
+        complain(detail_of(answer) or f"{url}{path} answered {status}, {_not_ours(url)}")
         raise typer.Exit(1 if status == 404 else 2)  # noqa: PLR2004 -- not found is a "no"
     try:
         decoded = msgspec.json.decode(answer, type=kind)
@@ -485,3 +501,134 @@ class ServiceList(Generic[T]):
             if name in added and name in (key, added[name]):
                 continue  # it has got another identity than its name, or lost it: its row was printed above
             self._table.print_changed(removed(before[key]))
+
+
+# a service sends something every ten seconds
+STREAM_LIMITS: Final = TimeLimits(connect_s=5.0, silence_s=30.0)
+PAUSE_FIRST_S = 0.1
+PAUSE_MAX_S = 5.0
+
+
+class _Broken(Exception):
+    """The connection was lost, or could not be opened."""
+
+
+class Stream:
+    """The events of a log by GET /v1/events?follow, each once: reconnects with the last id, to any of several replicas.
+
+    It tries again for ever when a service answers 503 or is silent, but fails when none has ever answered: the address is wrong then.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str | None],
+        query: Sequence[tuple[str, str]],
+        finder: ServiceFinder,
+        *,
+        complain: Callable[[str], None],
+    ) -> None:
+        """Store the arguments.
+
+        Args:
+            servers: As `ServiceFinder.find` takes them; when one is lost, the next one is used.
+            query: Parameters besides `follow`.
+            finder: Finds each of them, again after it was lost.
+            complain: Called once when the connection is lost, and when it is restored.
+        """
+        self._servers = servers
+        self._query = query
+        self._finder = finder
+        self._complain = complain
+        self._position = ""  # as in Last-Event-ID
+
+    def events(self) -> Iterator[bytes]:
+        """Yield the JSON of each event, for ever.
+
+        Raises:
+            BadInput: No service answers at the beginning, or one rejects the query.
+            PositionGone: The log ends before the position of this stream.
+        """
+        for server in self._servers:  # one that cannot be right is an error at the beginning
+            self._finder.find(server)
+        turn, failures, lost = 0, 0, ""
+        while True:
+            try:
+                url = self._url_of(self._servers[turn % len(self._servers)])
+                for body in self._once(url):
+                    if lost:
+                        self._complain(f"connected to {url}")
+                    failures, lost = 0, ""
+                    if body:
+                        yield body
+            except _Broken as error:
+                turn += 1
+                failures += 1
+                if not self._position and failures >= len(self._servers):
+                    raise BadInput(str(error)) from error
+                if not lost:
+                    self._complain(f"{error}; trying again")
+                lost = str(error)
+                time.sleep(min(PAUSE_FIRST_S * 2 ** min(failures, 10), PAUSE_MAX_S))
+
+    def _url_of(self, server: str | None) -> str:
+        try:
+            return self._finder.find(server)
+        except BadInput as error:  # the port could not be forwarded again
+            raise _Broken(str(error)) from error
+
+    def _once(self, url: str) -> Iterator[bytes]:
+        """Yield the events of one connection until it breaks; empty bytes for other data."""
+        headers = {"Last-Event-ID": self._position} if self._position else {}
+        address = f"{url}/v1/events?{urlencode([('follow', 'true'), *self._query])}"
+        try:
+            with self._finder.send("GET", address, headers=headers, limits=STREAM_LIMITS) as answer:
+                kind = answer.headers.get("Content-Type", "").partition(";")[0]
+                if answer.status != HTTPStatus.OK or kind != "text/event-stream":
+                    raise _refused(url, answer.status, answer.read())
+                yield from self._read(answer.pieces())
+        except NoAnswer as error:
+            raise _Broken(self._finder.no_answer(url, error)) from error
+        raise _Broken(f"{url} ended the stream")
+
+    def _read(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        kind = data = b""
+        for line in _lines(pieces):
+            field, _, value = line.partition(b": ")
+            if field == b"id":
+                self._position = value.decode()
+            elif field == b"event":
+                kind = value
+            elif field == b"data":
+                data = value
+            elif not line:
+                if kind == b"problem":
+                    raise PositionGone(_reason(data))
+                yield data
+                kind = data = b""
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines; an event is one line, of megabytes if it has thousands of pods."""
+    parts: list[bytes] = []
+    for piece in pieces:
+        first, *rest = piece.split(b"\n")
+        parts.append(first)
+        for line in rest:
+            yield b"".join(parts)
+            parts = [line]
+
+
+def _reason(body: bytes) -> str:
+    return detail_of(body) or body[:200].decode(errors="replace")
+
+
+def _refused(server: str, status: int, body: bytes) -> Exception:
+    if status == HTTPStatus.CONFLICT:
+        return PositionGone(_reason(body))
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _Broken(f"{server} answered {status}: {_reason(body)}")
+    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return BadInput(_reason(body))
+    return BadInput(
+        f"{server}/v1/events answered {status}, not a stream; is it the right --server?"
+    )

@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
-from extender.cli.output.list_table import ListForm, ListFormat
 from extender.cli.output.printing import Output
 from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import duration_s
@@ -19,19 +18,10 @@ from extender.queries.log.parameter_validation import checked_choice, checked_na
 from extender.queries.state.gang_selection import parse_selector
 from extender.runtime.system_clock import SystemClock
 
-AllNamespaces = Annotated[
-    bool, typer.Option("-A", "--all-namespaces", help="All namespaces, also with -n. The default.")
-]
-OfNamespace = Annotated[str, typer.Option("-n", "--namespace", help="Only of this namespace.")]
 Selector = Annotated[str, typer.Option("-l", "--selector", help="Only with these labels, of the root group or of its workload: a=b,c!=d,e in (x,y),!f.")]  # fmt: skip
 States = Annotated[list[str] | None, typer.Option("--state", help="Only in these states, with commas between them. Repeatable.")]  # fmt: skip
 Watch = Annotated[bool, typer.Option("-w", "--watch", help="After the list, print each row that changes, until Ctrl-C.")]  # fmt: skip
-Form = Annotated[ListForm, typer.Option("-o", "--output", help="Form of the output; wide has more columns and cuts no row on a terminal, name only names.")]  # fmt: skip
 ValueForm = Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")]
-NoHeaders = Annotated[
-    bool, typer.Option("--no-headers", help="Print only the rows: no titles, no notes.")
-]
-SortBy = Annotated[str, typer.Option("--sort-by", "--sort", help="Sort by this column; -COLUMN: the largest first.")]  # fmt: skip
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,42 +51,32 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
         return path + ("?" + urlencode(query) if query else "")
 
 
-def listed(
-    namespace: str,
-    all_namespaces: bool,
-    states: list[str] | None = None,
-    choices: tuple[str, ...] = (),
-    selector: str = "",
-) -> Listed:
-    """Return the part of a list that the options name.
+class Where(msgspec.Struct, frozen=True):
+    """The namespaces of a list: options of the commands that list something."""
 
-    Args:
-        states: Values of --state, each one or several with commas.
-    """
-    state_names = [part.strip() for text in states or () for part in text.split(",")]
-    parse_selector(selector, "--selector")
-    return Listed(
-        namespace=checked_name(namespace, "--namespace")
-        if namespace and not all_namespaces
-        else "",
-        selector=selector.strip(),
-        states=tuple(
-            dict.fromkeys(
-                checked_choice(state_name, choices, "--state", "state")
-                for state_name in state_names
-            )
-        ),
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only of this namespace.")] = (
+        ""
     )
+    all_namespaces: Annotated[bool, typer.Option("-A", "--all-namespaces", help="All namespaces, also with -n. The default.")] = False  # fmt: skip
 
+    def part(
+        self, states: list[str] | None = None, choices: tuple[str, ...] = (), selector: str = ""
+    ) -> Listed:
+        """Return the part of a list that these and further options name.
 
-def list_format(form: ListForm, no_headers: bool, sort_by: str) -> ListFormat:
-    """Return the form of a list that the options name."""
-    column = sort_by.removeprefix("-").strip()
-    if sort_by and not column:
-        raise BadInput(f"--sort-by: {sort_by!r} names no column")
-    return ListFormat(
-        form=form, headers=not no_headers, sort_by=column, descending=sort_by.startswith("-")
-    )
+        Args:
+            states: Values of --state, each one or several with commas.
+        """
+        names = [name.strip() for text in states or () for name in text.split(",")]
+        parse_selector(selector, "--selector")
+        some = self.namespace and not self.all_namespaces
+        return Listed(
+            namespace=checked_name(self.namespace, "--namespace") if some else "",
+            selector=selector.strip(),
+            states=tuple(
+                dict.fromkeys(checked_choice(name, choices, "--state", "state") for name in names)
+            ),
+        )
 
 
 FORMS: Final = "90m, 2h, 3d, 1d12h, today, yesterday, 2026-11-20, 2026-11-20T03:12:00Z"

@@ -6,9 +6,10 @@ import enum
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
+import typer
 
 from extender.cli.output.printing import (
     FOLDED_MIN,
@@ -37,12 +38,34 @@ class ListForm(enum.StrEnum):
 
 
 class ListFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """How a list is printed."""
+    """How a list is printed: options of the commands that list something."""
 
-    form: ListForm = ListForm.table
-    headers: bool = True
-    sort_by: str = ""  # name of a column; empty: the order of the answer
-    descending: bool = False
+    form: Annotated[
+        ListForm,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Form of the output; wide has more columns and cuts no row on a terminal, name only names.",
+        ),
+    ] = ListForm.table
+    # name of a column, `-` before it: the largest first; empty: the order of the answer
+    sort_by: Annotated[
+        str,
+        typer.Option(
+            "--sort-by", "--sort", help="Sort by this column; -COLUMN: the largest first."
+        ),
+    ] = ""
+    no_headers: Annotated[bool, typer.Option("--no-headers", help="Print only the rows: no titles, no notes.")] = False  # fmt: skip
+
+    def __post_init__(self) -> None:
+        """Refuse a column without a name."""
+        if self.sort_by and not self.column:
+            raise BadInput(f"--sort-by: {self.sort_by!r} names no column")
+
+    @property
+    def column(self) -> str:
+        """Return the name of the column to sort by."""
+        return self.sort_by.removeprefix("-").strip()
 
     @property
     def is_table(self) -> bool:
@@ -148,7 +171,7 @@ class ListTable(Generic[T]):
         self._columns = [c for c in columns if output_format.form is ListForm.wide or not c.wide]
         self.name = name
         self.output_format = output_format
-        self._sorted_by = _column(columns, output_format.sort_by) if output_format.sort_by else None
+        self._sorted_by = _column(columns, output_format.column) if output_format.column else None
         self._widths: list[int] = []
 
     def print(self, items: Sequence[T], *, empty: str) -> None:
@@ -162,7 +185,7 @@ class ListTable(Generic[T]):
             rows = [self.texts(item) for item in items]
             headers = [column.header for column in self._columns]
             self._widths = column_widths([headers, *rows])
-            if self.output_format.headers:
+            if not self.output_format.no_headers:
                 print_rows([headers], self._widths, cuts=self._cuts)
             print_rows(rows, self._widths, self._paints(), cuts=self._cuts)
             return
@@ -182,7 +205,7 @@ class ListTable(Generic[T]):
             wider = column_widths([texts, headers])
             # a text that is wider than its column widens it for the rows to come
             self._widths = [*map(max, wider, self._widths)] if self._widths else wider
-            if first and self.output_format.headers:
+            if first and not self.output_format.no_headers:
                 print_rows([headers], self._widths, cuts=self._cuts)
             print_rows([texts], self._widths, self._paints(), cuts=self._cuts)
         elif self.output_format.form is ListForm.name:
@@ -212,7 +235,7 @@ class ListTable(Generic[T]):
             return [*items]
         keys = [(by.sort_key(item), item) for item in items]
         filled = [pair for pair in keys if pair[0][0] < 2]  # noqa: PLR2004 -- see `sort_key`
-        filled.sort(key=lambda pair: pair[0], reverse=self.output_format.descending)
+        filled.sort(key=lambda pair: pair[0], reverse=self.output_format.sort_by.startswith("-"))
         return [item for _, item in filled] + [t for key, t in keys if key[0] == 2]  # noqa: PLR2004
 
     def texts(self, item: T) -> list[str]:

@@ -9,7 +9,7 @@ from msgspec import UnsetType
 
 from extender.cli.output.printing import console, print_table, visible
 from extender.core.admit.gang_sentences import shown_texts
-from extender.core.model.message_formatting import counted
+from extender.core.model.message_formatting import counted, join_names
 from extender.core.planner.plan_types import SLICE_MARK
 from extender.queries.plan.plan_query import BEST_TO_WORST, CopiesLine, GangVerdict, PlanAnswer
 
@@ -322,9 +322,7 @@ def _placement(gang: GangVerdict) -> Iterator[str]:
         yield from ("", "It evicts:", "")
         yield from bullets(f"{unit.unit}: {', '.join(unit.pods)}" for unit in gang.victims)
     if gang.unplaced:
-        more = len(gang.unplaced) - PODS_SHOWN
-        shown = ", ".join(gang.unplaced[:PODS_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        yield from ("", f"Without a node: {escaped(shown)}.")
+        yield from ("", f"Without a node: {escaped(join_names(gang.unplaced, PODS_SHOWN))}.")
     yield from ("", "</details>")
 
 

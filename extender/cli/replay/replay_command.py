@@ -14,13 +14,12 @@ import msgspec
 import typer
 
 from extender import settings as settings_module
-from extender.cli.commands.history_commands import LogFolder, LogUrl, ask, log_source
-from extender.cli.connection.service_client import Server
+from extender.cli.commands.history_commands import EventFields, LogPlace
 from extender.cli.options.list_options import Since, Until, ValueForm, span_us, times
 from extender.cli.output.printing import Output, complain, console, print_value
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import Position
-from extender.core.model.message_formatting import counted
+from extender.core.model.message_formatting import counted, join_names
 from extender.ports.log_ports import DecisionInputs
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import (
@@ -72,24 +71,16 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     different: tuple[ReplayDifference, ...]
 
 
-class _Listed(msgspec.Struct):
-    """A decision in the list of events."""
-
-    position: int
-    time: str
-    type: str
-    gang: str
-
-
 class _Batch(msgspec.Struct):
     """Decisions of a part of the log, in its order; those with an input, and how many have none."""
 
-    listed: dict[int, _Listed]
+    listed: dict[int, EventFields]
     stored: list[StoredDecision]
     without_input: int
 
 
-def replay(  # noqa: PLR0917 -- typer reads options from the signature
+def replay(
+    *,
     position: Annotated[int | None, typer.Argument(help="Position of a decision in the log, from 1 on.", min=1)] = None,
     every: Annotated[bool, typer.Option("--all", help="All decisions of the log.")] = False,
     since: Since = None,
@@ -107,16 +98,14 @@ def replay(  # noqa: PLR0917 -- typer reads options from the signature
         typer.Option("--set", metavar="NAME=VALUE", help="With --all: decide with this setting in the place of the recorded one: search_budget. Repeatable."),
     ] = None,
     processes: Annotated[int | None, typer.Option(help="With --all: processes that decide; default: one for each CPU.", min=1)] = None,
-    server: Server = None,
-    database_url: LogUrl = None,
-    data_dir: LogFolder = None,
+    place: LogPlace,
     output: ValueForm = Output.table,
 ) -> None:  # fmt: skip
     """Plan the stored input of a decision again and compare, or all of them before an upgrade. Exit 1 when a result differs.
 
     It is planned by this program: of a service it takes the input only, which needs the right to read all namespaces.
     """
-    source = log_source(server, database_url, data_dir)
+    source = place.source()
     options = {"--since": since, "--until": until, "--after": after, "--with": wheel, "--python": python,
                "--set": replaced, "--processes": processes}  # fmt: skip
     if not every:
@@ -125,7 +114,7 @@ def replay(  # noqa: PLR0917 -- typer reads options from the signature
             raise BadInput("name the position of a decision, or --all")
         if extra:
             raise BadInput(f"{extra[0]}: only with --all")
-        _replay_position(Position(position), source, database_url, data_dir, output)
+        _replay_position(Position(position), source, place, output)
         return
     if position is not None:
         raise BadInput(f"position {position}: not together with --all")
@@ -143,17 +132,13 @@ def replay(  # noqa: PLR0917 -- typer reads options from the signature
         if source is not None:
             asyncio.run(run.decide(_served(source, event_filter)))
         else:
-            settings = settings_module.load_for_log(database_url, data_dir)
+            settings = settings_module.load_for_log(place.database_url, place.data_dir)
             asyncio.run(_decide_recorded(run, settings, event_filter))
     run.end(event_filter.after, is_of_a_time=since is not None or until is not None)
 
 
 def _replay_position(
-    position: Position,
-    source: Ask | None,
-    database_url: str | None,
-    data_dir: str | None,
-    output: Output,
+    position: Position, source: Ask | None, place: LogPlace, output: Output
 ) -> None:
     if source is not None:
         decision = source(f"/v1/decisions/{position}/input", StoredDecision).decoded()
@@ -162,7 +147,7 @@ def _replay_position(
         async def question(opened: Store) -> DecisionWithInput:
             return await decision_with_input(opened.audit, opened.inputs, position)
 
-        decision = ask(database_url, data_dir, question)
+        decision = place.ask(question)
     result = replay_decision(decision.position, decision.data, decision.input)
     if output is not Output.table:
         print_value(result, output)
@@ -214,7 +199,7 @@ async def _read(
     while more:
         page = await reader.page(event_filter)
         more = page.more and bool(page.events)
-        listed: dict[int, _Listed] = {}
+        listed: dict[int, EventFields] = {}
         decisions = []
         digests = {getattr(event.data, "input_digest", "") for event in page.events} - {""}
         loaded = await inputs.load_many(digests)
@@ -223,7 +208,7 @@ async def _read(
             data = event.data
             assert isinstance(data, ReplayableEventData)  # the filter has these types
             stored = loaded.get(data.input_digest)
-            listed[event.position] = _Listed(
+            listed[event.position] = EventFields(
                 event.position, rfc3339(event.at_us), type(data).__name__, event.gang
             )
             if stored is not None:
@@ -236,10 +221,10 @@ async def _served(source: Ask, event_filter: EventFilter) -> AsyncIterator[_Batc
     """Yield the decisions of a service; it answers one input at a time."""
     query = [("type", kind) for kind in event_filter.types]
     query += [*times(event_filter.since_us, event_filter.until_us).items(), ("limit", str(BATCH))]
-    after, listed = int(event_filter.after), [_Listed(0, "", "", "")]
+    after, listed = int(event_filter.after), [EventFields(0, "", "", "")]
     while listed:
         path = f"/v1/events?{urlencode([*query, ('after', str(after))])}"
-        listed = await asyncio.to_thread(source, path, list[_Listed])
+        listed = await asyncio.to_thread(source, path, list[EventFields])
         decisions = []
         for event in listed:
             after = event.position
@@ -259,7 +244,7 @@ class _Run:
         self._replaced = replaced
         self._processes = processes
         self._output = output
-        self._listed: dict[int, _Listed] = {}  # of batches without an answer yet
+        self._listed: dict[int, EventFields] = {}  # of batches without an answer yet
         self._different: list[ReplayDifference] = []
         self._decided = self._without_input = self._last = 0
         self._version = self._planner = ""
@@ -381,12 +366,7 @@ def _print_answers(result: ReplayResult) -> None:
 
 def _answer_texts(answer: DecidedAnswer) -> list[str]:
     parts = (("placed ", answer.placed), ("evicts ", answer.evicted), ("", answer.reasons))
-    return [f"{word}{_shortened(names)}" for word, names in parts if names]
-
-
-def _shortened(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - SHOWN_MAX} more" if len(texts) > SHOWN_MAX else ""
-    return ", ".join(texts[:SHOWN_MAX]) + more
+    return [f"{word}{join_names(names, SHOWN_MAX)}" for word, names in parts if names]
 
 
 def _print_lines(texts: Sequence[str]) -> None:

@@ -56,7 +56,7 @@ from extender.core.model.errors import BadInput, located, several, texts_of
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.message_formatting import counted, did_you_mean
 from extender.core.model.pods import VolumeConstraints
-from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
+from extender.queries.plan.plan_steps import GroupOrigin, RefusedWorkload
 
 KUBELET_PODS_MAX: Final = 110  # the kubelet's default of maxPods
 _QUOTA: Final = "ResourceQuota"  # admission reads it for each pod

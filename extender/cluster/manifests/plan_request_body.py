@@ -48,8 +48,7 @@ from extender.queries.plan.plan_query import (
     PlanReply,
     plan_warnings,
 )
-from extender.queries.plan.plan_service import NOW_BODY_MAX, LiveInput
-from extender.queries.plan.plan_worker_input import LiveSnapshot, restored
+from extender.queries.plan.plan_service import NOW_BODY_MAX, LiveInput, LiveSnapshot, restored
 
 T = TypeVar("T", Group, Pod)
 Q = TypeVar("Q", PlanQuestion, MovesQuestion)

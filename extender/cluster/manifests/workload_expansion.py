@@ -89,7 +89,7 @@ from extender.core.workloads.workload_object import (
     pod_templates,
     tree_annotations,
 )
-from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
+from extender.queries.plan.plan_steps import GroupOrigin, RefusedWorkload
 
 _TREE_FIELD = f"metadata.labels[{TREE_LABEL}]"
 _ENDED = "is finished or being deleted: it needs no pods any more"

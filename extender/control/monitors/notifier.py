@@ -169,7 +169,8 @@ class Notifier:
         terms, state = self._leader.terms, self._leader.committed
         reached = await self._cursor.read()
         if reached is None:
-            reached = NotifiedUpTo(position=state.position, waited_us=self._clock.now_us())
+            since_us = self._clock.now_us() - self._after_us
+            reached = NotifiedUpTo(position=state.position, waited_us=since_us)
             await self._cursor.save(reached)
         self._saved = reached
         self._position, self._waited_us = reached.position, reached.waited_us
@@ -224,7 +225,7 @@ class Notifier:
         due = [
             gang
             for gang in self._waiting.of(state)
-            if self._waited_us - self._after_us < gang.since_us <= latest_us
+            if self._waited_us < gang.since_us <= latest_us
             and self._readers.sees(namespace_of(gang.root.gang))
         ]
         due.sort(key=lambda gang: (gang.since_us, gang.root.uid))
@@ -233,7 +234,7 @@ class Notifier:
                 notification = waiting_notification(gang, self._after_us, self._readers)
                 if not await self._deliver(notification):
                     return
-            self._waited_us = since_us + self._after_us
+            self._waited_us = since_us  # not when its time was over: the setting may change
             self._answered.clear()
 
     async def _deliver(self, notification: Notification) -> bool:

@@ -40,14 +40,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else plural}"
 
 
-def join_names(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str], most: int = NAMED_MAX) -> str:
     """Return a few names joined by commas, and the number of the rest.
 
-    >>> join_names(["a", "b"])
-    'a, b'
+    >>> join_names(["a", "b"]), join_names(["a", "b", "c"], 1)
+    ('a, b', 'a and 2 more')
     """
-    shown = ", ".join(names[:NAMED_MAX])
-    return shown if len(names) <= NAMED_MAX else f"{shown} and {len(names) - NAMED_MAX} more"
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def did_you_mean(name: str, candidates: Iterable[str], *, most: int = 1) -> str:

@@ -21,16 +21,14 @@ from typing import cast
 
 from aiohttp import web
 
-from extender.http.listener.client_certificate import ClientCertificate, certificate_of
 from extender.http.listener.fast_path_requests import (
     BYTES_MAX,
-    DirectAnswers,
+    DirectAnswer,
     DirectResponse,
     complete_request,
 )
-from extender.http.listener.http2_connection import Http2Connection
-from extender.http.listener.stream_transport import StreamTransport
-from extender.http.listener.tls_contexts import HTTP2
+from extender.http.listener.http2_connection import Http2Connection, StreamTransport
+from extender.http.listener.tls_contexts import HTTP2, ClientCertificate, certificate_of
 from extender.http.responses.unsent_answers import LATE_S, BytesInFlight, PacedTransport
 from extender.settings import Settings
 from extender.telemetry import METRICS
@@ -76,7 +74,7 @@ class ConnectionLimits:
         self._http2: dict[asyncio.BaseTransport, Http2Connection] = {}  # their streams have gates
         self._peers: Counter[str] = Counter()
         # answers usual calls; None: aiohttp answers all
-        self.direct: DirectAnswers | None = None
+        self.direct: DirectAnswer | None = None
         self.stopping = False
 
     def gated(self, protocol: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
@@ -284,7 +282,7 @@ class _Gate(asyncio.Protocol):
         assert transport is not None
         begun = None
         if direct_request is not None and direct is not None and not self._limits.stopping:
-            begun = direct.begin(direct_request, self.certificate, transport.is_closing)
+            begun = direct(direct_request, self.certificate, transport.is_closing)
         if begun is None:
             self._hand_over()
             return

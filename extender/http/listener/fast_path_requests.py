@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
-from extender.http.listener.client_certificate import ClientCertificate
+from extender.http.listener.tls_contexts import ClientCertificate
 
 BEGIN: Final = b"POST /scheduler/"
 HEAD_BYTES_MAX: Final = 4 * 1024
@@ -83,18 +83,9 @@ class DirectResponse(NamedTuple):
     closes: bool  # the connection is closed after it
 
 
-class DirectAnswers(Protocol):
-    """What answers them."""
-
-    def begin(
-        self,
-        request: DirectRequest,
-        certificate: ClientCertificate | None,
-        closed: Callable[[], bool],
-    ) -> DirectResponse | asyncio.Task[DirectResponse] | None:
-        """Return the response, or the task that makes it; None if aiohttp answers the request.
-
-        Args:
-            closed: Returns whether the caller has closed the connection.
-        """
-        ...
+# Returns the response, or the task that makes it; None if aiohttp answers the request. The last argument returns whether the
+# caller has closed the connection.
+DirectAnswer = Callable[
+    [DirectRequest, ClientCertificate | None, Callable[[], bool]],
+    DirectResponse | asyncio.Task[DirectResponse] | None,
+]

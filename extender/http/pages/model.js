@@ -10,12 +10,12 @@ const WELL_KNOWN = /^topology\./;
 /** Amounts of one resource on a node or in a domain. null: not known. */
 export function amountsOf(node, resource) {
   const of = (part) => node.had?.[part]?.[resource] ?? 0;
-  const [bound, reserved, claimed] = [of("bound"), of("reserved"), of("preemption_claims")];
-  if (!node.now) return { capacity: null, bound, reserved, claimed, other: null, free: null };
+  const [recorded, reserved, claimed] = [of("bound"), of("reserved"), of("preemption_claims")];
+  if (!node.now) return { capacity: null, bound: recorded, reserved, claimed, other: null, free: null };
   const capacity = node.now.allocatable[resource] ?? 0;
-  // running members that the log does not have (yet) count with the other pods
-  const unknown = Math.max(0, (node.now.members[resource] ?? 0) - bound - reserved);
-  const other = (node.now.ordinary[resource] ?? 0) + unknown;
+  // of members that were bound before the log began, or a moment ago, the log has no amounts
+  const bound = Math.max(recorded, (node.now.members[resource] ?? 0) - reserved);
+  const other = node.now.ordinary[resource] ?? 0;
   // a claim holds what is free; victims still use the rest of it
   const left = Math.max(0, capacity - bound - reserved - other);
   return { capacity, bound, reserved, claimed, other, free: Math.max(0, left - claimed) };

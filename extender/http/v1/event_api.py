@@ -29,14 +29,9 @@ from extender.http.v1.openapi import (
 from extender.http.v1.query_parameters import (
     LIMIT_MAX,
     POSITION_MAX,
-    flag,
-    known,
-    name_in,
-    newest_first,
-    number,
-    path_in,
-    time_in,
-    types_in,
+    Api,
+    Query,
+    find_paths,
     whole,
 )
 from extender.ports.log_ports import START
@@ -77,49 +72,32 @@ PARAMETERS = (
     Parameter(name="Last-Event-ID", where="header", schema=POSITION,
               about="With follow: the position after which to continue; takes precedence over `after`"),
 )  # fmt: skip
-OPERATIONS = (
-    Operation(
-        path="/v1/events",
-        about="Events of the log, a page at a time (Link: next) or live",
-        answer=list[EventLine],
-        parameters=PARAMETERS,
-        problems=(400, 404, 409, 503),
-        streams=True,
-        tagged=True,
-    ),
+EVENTS = Operation(
+    path="/v1/events",
+    about="Events of the log, a page at a time (Link: next) or live",
+    answer=list[EventLine],
+    parameters=PARAMETERS,
+    problems=(400, 404, 409, 503),
+    streams=True,
+    tagged=True,
 )
-_QUERY = frozenset(p.name for p in PARAMETERS if p.where == "query")
 _NOT_OF_STREAMS = ("until", "order")
 
 
-class EventApi:
+class EventApi(Api):
     """Handlers of /v1/events."""
 
     def __init__(self, reader: EventQueries, feed: EventStream) -> None:
         self._reader = reader
         self._feed = feed
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [web.get("/v1/events", self.events)]
-
-    async def events(self, request: web.Request) -> web.StreamResponse:
+    @EVENTS.handler
+    async def events(self, request: web.Request, query: Query) -> web.StreamResponse:
         """Return a page of events, or a stream."""
-        query = known(request, _QUERY, repeatable={"type"})
         reader = visible_queries(self._reader, visibility_of(request))
-        follow = flag(query, "follow")
-        of_name = partial(gang_of_name, reader, expected=follow)
-        event_filter = EventFilter(
-            gang=await path_in(query, "gang", of_name),
-            namespace=name_in(query, "namespace"),
-            node=name_in(query, "node"),
-            types=types_in(query, "type"),
-            since_us=time_in(query, "since"),
-            until_us=time_in(query, "until"),
-            after=Position(number(query, "after", 0, most=POSITION_MAX)),
-            limit=number(query, "limit", LIMIT, least=1, most=LIMIT_MAX),
-            newest_first=newest_first(query),
-        )
+        follow = query.pop("follow", False)
+        await find_paths(query, gang=partial(gang_of_name, reader, expected=follow))
+        event_filter = EventFilter(**query)
         last_id = _last_event_id(request)
         if follow:
             return await self._stream(request, event_filter, last_id)

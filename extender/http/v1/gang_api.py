@@ -17,7 +17,7 @@ from extender.core.model.visibility import Visibility, namespace_of
 from extender.http.responses.json_responses import answer, listed
 from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import GANG_NAME, NAMESPACE, TEXT, Operation, Parameter
-from extender.http.v1.query_parameters import gang_named, known, selection_in, selection_parameters
+from extender.http.v1.query_parameters import Api, Query, gang_named, selection_parameters
 from extender.ports.log_ports import DecisionInputs, StateSource
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import Decision, decision_of
@@ -56,41 +56,39 @@ GANG = (
     GANG_NAME,
     Parameter(name="uid", about="Only the root group with this UID; default: the one of this name that was observed last", schema=TEXT),
 )  # fmt: skip
-OPERATIONS = (
-    Operation(
-        path="/v1/gangs",
-        about="Root groups as they are now, by name, without their members; a replica that does not lead answers as far as it has followed the log",
-        answer=list[GangAt],
-        parameters=selection_parameters(
-            GANG_STATES,
-            namespace="root groups",
-            state="root groups in this state",
-            labels="of the root group and of the workload that it was made for",
-        ),
-        problems=(400,),
-        tagged=True,
+GANGS = Operation(
+    path="/v1/gangs",
+    about="Root groups as they are now, by name, without their members; a replica that does not lead answers as far as it has followed the log",
+    answer=list[GangAt],
+    parameters=selection_parameters(
+        GANG_STATES,
+        namespace="root groups",
+        state="root groups in this state",
+        labels="of the root group and of the workload that it was made for",
     ),
-    Operation(
-        path="/v1/gangs/{namespace}/{name}",
-        about="One root group with its members, as it is now",
-        answer=GangAt,
-        parameters=GANG,
-        problems=(400, 404),
-        tagged=True,
-    ),
-    Operation(
-        path="/v1/gangs/{namespace}/{name}/explain",
-        about="The state of a gang, with the last decision of the planner",
-        answer=GangExplanation,
-        parameters=GANG,
-        problems=(400, 404, 503),
-        tagged=True,
-    ),
+    problems=(400,),
+    tagged=True,
+)
+ONE_GANG = Operation(
+    path="/v1/gangs/{namespace}/{name}",
+    about="One root group with its members, as it is now",
+    answer=GangAt,
+    parameters=GANG,
+    problems=(400, 404),
+    tagged=True,
+)
+EXPLAIN_GANG = Operation(
+    path="/v1/gangs/{namespace}/{name}/explain",
+    about="The state of a gang, with the last decision of the planner",
+    answer=GangExplanation,
+    parameters=GANG,
+    problems=(400, 404, 503),
+    tagged=True,
 )
 ANSWERS = ("GangAdmitted", "GangExtended", "GangUnschedulable", "PreemptionPlanned")
 
 
-class GangApi:
+class GangApi(Api):
     """Handlers of /v1/gangs."""
 
     def __init__(
@@ -103,17 +101,10 @@ class GangApi:
         self._index: IdentityMemo[Mapping[str, list[GangState]]] = IdentityMemo()
         self._workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = IdentityMemo()
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [
-            web.get("/v1/gangs", self.gangs),
-            web.get("/v1/gangs/{namespace}/{name}", self.gang),
-            web.get("/v1/gangs/{namespace}/{name}/explain", self.explain),
-        ]
-
-    async def gangs(self, request: web.Request) -> web.StreamResponse:
+    @GANGS.handler
+    async def gangs(self, request: web.Request, query: Query) -> web.StreamResponse:
         """Return the gangs of a selection, by namespace and name."""
-        selection = selection_in(request, GANG_STATES)
+        selection = GangSelection(**query)
         state, made_for = self._state.committed, self._made_for()
         roots, pace = [], Yielder()
         readers = visibility_of(request)
@@ -160,15 +151,16 @@ class GangApi:
                 return False
         return not selection.states or selection.in_state(gang_status(root, made_for).state)
 
-    async def gang(self, request: web.Request) -> web.StreamResponse:
+    @ONE_GANG.handler
+    async def gang(self, request: web.Request, query: Query) -> web.StreamResponse:
         """Return one gang with its members."""
         position = self._state.committed.position
-        body = msgspec.json.encode(gang_at(self._root(request), self._made_for()))
+        body = msgspec.json.encode(gang_at(self._root(request, query), self._made_for()))
         return await answer(request, [body], position)
 
-    def _root(self, request: web.Request) -> GangState:
+    def _root(self, request: web.Request, query: Query) -> GangState:
         """Return the requested gang; of several with one name the one that was observed last."""
-        name, uid = gang_named(request), known(request, {"uid"}).get("uid")
+        name, uid = gang_named(request), query.get("uid")
         readers = visibility_of(request)
         known_roots = self._of_name().get(name, []) if readers.sees(namespace_of(name)) else []
         roots = [visible_gang(root, readers) for root in known_roots]
@@ -196,9 +188,10 @@ class GangApi:
         trees = self._state.committed.trees
         return self._workloads.get(lambda: workloads_of_roots(trees.values()), same=(trees,))
 
-    async def explain(self, request: web.Request) -> web.StreamResponse:
+    @EXPLAIN_GANG.handler
+    async def explain(self, request: web.Request, query: Query) -> web.StreamResponse:
         """Return one gang with the newest decision about it."""
-        root = self._root(request)
+        root = self._root(request, query)
         reader = visible_queries(self._reader, visibility_of(request))
         page = await reader.page(
             EventFilter(gang_uid=root.uid, types=ANSWERS, newest_first=True, limit=1)
@@ -218,37 +211,31 @@ def _by_name(roots: Iterable[GangState]) -> Mapping[str, list[GangState]]:
     return by_name
 
 
-TREE_OPERATIONS = (
-    Operation(
-        path="/v1/trees",
-        about="Workloads (Job, JobSet, ...) with a tree label, by name: their root groups and states, or why no tree can be made; a replica that does not lead answers as far as it has followed the log",
-        answer=list[TreeAt],
-        parameters=selection_parameters(
-            TREE_STATES,
-            namespace="workloads",
-            state="workloads with this outcome, or with a root group in this state",
-            labels="of the workload",
-        ),
-        problems=(400,),
-        tagged=True,
+TREES = Operation(
+    path="/v1/trees",
+    about="Workloads (Job, JobSet, ...) with a tree label, by name: their root groups and states, or why no tree can be made; a replica that does not lead answers as far as it has followed the log",
+    answer=list[TreeAt],
+    parameters=selection_parameters(
+        TREE_STATES,
+        namespace="workloads",
+        state="workloads with this outcome, or with a root group in this state",
+        labels="of the workload",
     ),
+    problems=(400,),
+    tagged=True,
 )
 
 
-class TreeApi:
+class TreeApi(Api):
     """Handler of /v1/trees."""
 
     def __init__(self, state: StateSource, labels: ObjectLabels) -> None:
         self._state = state
         self._labels = labels
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [web.get("/v1/trees", self.trees)]
-
-    async def trees(self, request: web.Request) -> web.StreamResponse:
+    @TREES.handler
+    async def trees(self, request: web.Request, query: Query) -> web.StreamResponse:
         """Return the trees of workloads of a selection, by namespace and name."""
-        selection = selection_in(request, TREE_STATES)
-        state = self._state.committed
+        selection, state = GangSelection(**query), self._state.committed
         pieces = await listed(trees_at(state, selection, self._labels, visibility_of(request)))
         return await answer(request, pieces, state.position)

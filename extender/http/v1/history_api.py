@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from extender.core.model.errors import Forbidden, NotFound
-from extender.core.model.ids import GangUid, Position
+from extender.core.model.ids import Position
 from extender.http.responses.json_responses import answer, at_position, listed, next_page, problem
 from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import (
@@ -25,15 +25,10 @@ from extender.http.v1.openapi import (
 from extender.http.v1.query_parameters import (
     LIMIT_MAX,
     POSITION_MAX,
-    field,
-    flag,
+    Api,
+    Query,
+    find_paths,
     gang_named,
-    known,
-    name_in,
-    newest_first,
-    number,
-    path_in,
-    time_in,
     whole,
 )
 from extender.ports.log_ports import Clock, DecisionInputs
@@ -46,10 +41,10 @@ from extender.queries.log.decision_details import (
     decision_with_input,
     stored_decision,
 )
-from extender.queries.log.event_dto import EventLine, event_line, parse_time
+from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.event_filter import visible_queries
 from extender.queries.log.gang_history import HistoryLine, HistoryQuery, gang_of_name, history
-from extender.queries.log.parameter_validation import checked_name, checked_text
+from extender.queries.log.parameter_validation import checked_text
 from extender.queries.log.preemption_dto import OUTCOMES, PreemptionLine
 from extender.queries.log.preemption_report import PreemptionQuery, preemptions, victim_of_name
 from extender.queries.log.reports import (
@@ -62,7 +57,6 @@ from extender.queries.log.reports import (
     report,
     unknown_report,
 )
-from extender.queries.state.gang_selection import checked_states
 
 
 class DecisionAnswer(msgspec.Struct):
@@ -72,9 +66,6 @@ class DecisionAnswer(msgspec.Struct):
     decision: Decision
 
 
-PREEMPTION_PARAMETERS = frozenset(
-    {"victim", "preemptor", "namespace", "state", "since", "until", "after", "order", "limit"}
-)
 WHOLE = {"type": "integer", "minimum": 0, "maximum": POSITION_MAX}
 AFTER = Parameter(name="after", about="Only entries after this position", schema=WHOLE)
 LIMIT = Parameter(
@@ -94,105 +85,85 @@ ID = Parameter(
     about="Position of a decision, or the id of a plan (annotation gang-extender.dev/plan)",
     schema={**TEXT, "pattern": "^[^\\u0000/]+$"},
 )
-OPERATIONS = (
-    Operation(
-        path="/v1/gangs/{namespace}/{name}/history",
-        about="All events about a gang, also about a deleted one, and preemptions of it",
-        answer=list[HistoryLine],
-        parameters=(
-            *GANG,
-            Parameter(name="uid", about="Only the root group with this UID, if the name was reused",
-                      schema=TEXT),
-            DECISIONS,
-            Parameter(name="since", about="Only events recorded at this time or later (RFC 3339 with offset)", schema=TIME),
-            Parameter(name="until", about="Only events recorded at this time or before", schema=TIME),
-            AFTER,
-            LIMIT,
-        ),
-        problems=(400, 404, 503),
-        tagged=True,
+HISTORY = Operation(
+    path="/v1/gangs/{namespace}/{name}/history",
+    about="All events about a gang, also about a deleted one, and preemptions of it",
+    answer=list[HistoryLine],
+    parameters=(
+        *GANG,
+        Parameter(name="uid", about="Only the root group with this UID, if the name was reused",
+                  schema=TEXT),
+        DECISIONS,
+        Parameter(name="since", about="Only events recorded at this time or later (RFC 3339 with offset)", schema=TIME),
+        Parameter(name="until", about="Only events recorded at this time or before", schema=TIME),
+        AFTER,
+        LIMIT,
     ),
-    Operation(
-        path="/v1/decisions/{id}",
-        about="A decision of the planner with its input and its alternatives",
-        answer=DecisionAnswer,
-        parameters=(ID,),
-        problems=(400, 404, 503),
-        tagged=True,
+    problems=(400, 404, 503),
+    tagged=True,
+)  # fmt: skip
+DECISION = Operation(
+    path="/v1/decisions/{id}",
+    about="A decision of the planner with its input and its alternatives",
+    answer=DecisionAnswer,
+    parameters=(ID,),
+    problems=(400, 404, 503),
+    tagged=True,
+)
+DECISION_INPUT = Operation(
+    path="/v1/decisions/{id}/input",
+    about="A decision with its stored input, to be planned again elsewhere (gang-extender decision replay)",
+    answer=StoredDecision,
+    parameters=(
+        Parameter(name="id", where="path", about="Position of a decision", schema={"type": "integer", "minimum": 1, "maximum": POSITION_MAX}),
     ),
-    Operation(
-        path="/v1/decisions/{id}/input",
-        about="A decision with its stored input, to be planned again elsewhere (gang-extender decision replay)",
-        answer=StoredDecision,
-        parameters=(
-            Parameter(name="id", where="path", about="Position of a decision", schema={"type": "integer", "minimum": 1, "maximum": POSITION_MAX}),
-        ),
-        problems=(400, 404, 503),
-        tagged=True,
+    problems=(400, 404, 503),
+    tagged=True,
+)  # fmt: skip
+PREEMPTIONS = Operation(
+    path="/v1/preemptions",
+    about="Preemptions with preemptor, victims, reason and outcome",
+    answer=list[PreemptionLine],
+    parameters=(
+        Parameter(name="victim", about="Only preemptions of this pod or group, by namespace/name; a name alone as in /v1/events", schema=PATH_OR_NAME),
+        Parameter(name="preemptor", about="Only preemptions for this root group or pod, likewise", schema=PATH_OR_NAME),
+        Parameter(name="namespace", schema=NAME,
+                  about="Only preemptions with a preemptor or victim, or released reservations, in this namespace"),
+        Parameter(name="state", about="Only preemptions with this outcome", repeatable=True,
+                  schema={"type": "string", "enum": list(OUTCOMES)}),
+        Parameter(name="since", about="Only preemptions that were planned at this time or later", schema=TIME),
+        Parameter(name="until", about="Only preemptions that were planned at this time or before", schema=TIME),
+        Parameter(name="after", about="Only preemptions that were planned after this position; with order=newest, before it", schema=WHOLE),
+        ORDER,
+        LIMIT,
     ),
-    Operation(
-        path="/v1/preemptions",
-        about="Preemptions with preemptor, victims, reason and outcome",
-        answer=list[PreemptionLine],
-        parameters=(
-            Parameter(name="victim", about="Only preemptions of this pod or group, by namespace/name; a name alone as in /v1/events", schema=PATH_OR_NAME),
-            Parameter(name="preemptor", about="Only preemptions for this root group or pod, likewise", schema=PATH_OR_NAME),
-            Parameter(name="namespace", schema=NAME,
-                      about="Only preemptions with a preemptor or victim, or released reservations, in this namespace"),
-            Parameter(name="state", about="Only preemptions with this outcome", repeatable=True,
-                      schema={"type": "string", "enum": list(OUTCOMES)}),
-            Parameter(name="since", about="Only preemptions that were planned at this time or later", schema=TIME),
-            Parameter(name="until", about="Only preemptions that were planned at this time or before", schema=TIME),
-            Parameter(name="after", about="Only preemptions that were planned after this position; with order=newest, before it", schema=WHOLE),
-            ORDER,
-            LIMIT,
-        ),
-        problems=(400, 404, 503),
-        tagged=True,
-    ),
+    problems=(400, 404, 503),
+    tagged=True,
 )  # fmt: skip
 
 
-class HistoryApi:
+class HistoryApi(Api):
     """Handlers of the routes that need only the log."""
 
     def __init__(self, reader: EventQueries, inputs: DecisionInputs) -> None:
         self._reader = reader
         self._inputs = inputs
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [
-            web.get("/v1/gangs/{namespace}/{name}/history", self.history),
-            web.get("/v1/decisions/{id}", self.decision),
-            web.get("/v1/decisions/{id}/input", self.input),
-            web.get("/v1/preemptions", self.preemptions),
-        ]
-
     def _seen_by(self, request: web.Request) -> EventQueries:
         return visible_queries(self._reader, visibility_of(request))
 
-    async def history(self, request: web.Request) -> web.StreamResponse:
+    @HISTORY.handler
+    async def history(self, request: web.Request, query: Query) -> web.StreamResponse:
         """Return the history of a gang, also of a deleted one."""
-        name = gang_named(request)
-        query = known(request, {"uid", "decisions", "since", "until", "after", "limit"})
-        history_query = HistoryQuery(
-            gang=name,
-            uid=GangUid(query["uid"]) if "uid" in query else None,
-            after=Position(number(query, "after", 0, most=POSITION_MAX)),
-            limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
-            decisions=flag(query, "decisions"),
-            since_us=time_in(query, "since"),
-            until_us=time_in(query, "until"),
-        )
+        history_query = HistoryQuery(gang=gang_named(request), **query)
         page = await history(self._seen_by(request), self._inputs, history_query)
         link = next_page(request, page.lines[-1].position) if page.more and page.lines else ""
         lines = page.lines if history_query.decisions else map(HistoryLine.bare, page.lines)
         return await answer(request, await listed(lines), page.head, link=link)
 
-    async def decision(self, request: web.Request) -> web.StreamResponse:
+    @DECISION.handler
+    async def decision(self, request: web.Request, _: Query) -> web.StreamResponse:
         """Return a decision by its position or the id of its plan."""
-        known(request, ())
         name = checked_text(request.match_info["id"], "decision")
         event_filter = EventFilter(plan=name, limit=1)
         if name.isascii() and name.isdigit():
@@ -211,9 +182,9 @@ class HistoryApi:
         body = msgspec.json.encode(DecisionAnswer(event=event_line(at[0]), decision=decision))
         return await answer(request, [body], page.head)
 
-    async def input(self, request: web.Request) -> web.StreamResponse:
+    @DECISION_INPUT.handler
+    async def input(self, request: web.Request, _: Query) -> web.StreamResponse:
         """Return a decision by its position, with its stored input."""
-        known(request, ())
         if not visibility_of(request).everything:
             raise Forbidden(
                 "inputs of decisions name objects of all namespaces, and not all of them may be listed"
@@ -224,57 +195,44 @@ class HistoryApi:
         body = msgspec.json.encode(stored_decision(decision))
         return await answer(request, [body], decision.head)
 
-    async def preemptions(self, request: web.Request) -> web.StreamResponse:
+    @PREEMPTIONS.handler
+    async def preemptions(self, request: web.Request, query: Query) -> web.StreamResponse:
         """Return the preemptions that match all parameters, a page at a time."""
-        query = known(request, PREEMPTION_PARAMETERS, repeatable={"state"})
         reader = self._seen_by(request)
-        preemption_query = PreemptionQuery(
-            victim=await path_in(query, "victim", partial(victim_of_name, reader)),
-            preemptor=await path_in(query, "preemptor", partial(gang_of_name, reader)),
-            namespace=name_in(query, "namespace"),
-            outcomes=checked_states(query.getall("state", []), OUTCOMES, field("state")),
-            since_us=time_in(query, "since"),
-            until_us=time_in(query, "until"),
-            after=Position(number(query, "after", 0, most=POSITION_MAX)),
-            limit=number(query, "limit", LIMIT_MAX, least=1, most=LIMIT_MAX),
-            newest_first=newest_first(query),
+        await find_paths(
+            query, victim=partial(victim_of_name, reader), preemptor=partial(gang_of_name, reader)
         )
-        page = await preemptions(reader, preemption_query)
+        page = await preemptions(reader, PreemptionQuery(**query))
         link = next_page(request, page.last) if page.more else ""
         return await answer(request, await listed(page.lines), page.head, link=link)
 
 
-PARAMETERS = {"since", "until", "namespace", "gang", "limit"}
-
-
-REPORT_OPERATIONS = (
-    Operation(
-        path="/v1/reports",
-        about="The list of reports, with a description and the meaning of their columns",
-        answer=list[ReportLine],
-        problems=(400,),
-        positioned=False,
+CATALOGUE = Operation(
+    path="/v1/reports",
+    about="The list of reports, with a description and the meaning of their columns",
+    answer=list[ReportLine],
+    problems=(400,),
+    positioned=False,
+)
+REPORT = Operation(
+    path="/v1/reports/{name}",
+    about="One report for a span of time; default: the last 24 hours",
+    answer=Report,
+    parameters=(
+        Parameter(name="name", about="Name of a report of /v1/reports", schema={"type": "string", "enum": sorted(REPORTS)},
+                  where="path"),
+        Parameter(name="since", about="From this time on", schema=TIME),
+        Parameter(name="until", about="Before this time", schema=TIME),
+        Parameter(name="namespace", about="Only root groups of this namespace", schema=NAME),
+        Parameter(name="gang", about="Only this root group: namespace/name; a name alone as in /v1/events", schema=PATH_OR_NAME),
+        Parameter(name="limit", about="Maximum number of rows",
+                  schema={"type": "integer", "minimum": 0, "maximum": reports.LIMIT_MAX}),
     ),
-    Operation(
-        path="/v1/reports/{name}",
-        about="One report for a span of time; default: the last 24 hours",
-        answer=Report,
-        parameters=(
-            Parameter(name="name", about="Name of a report of /v1/reports", schema={"type": "string", "enum": sorted(REPORTS)},
-                      where="path"),
-            Parameter(name="since", about="From this time on", schema=TIME),
-            Parameter(name="until", about="Before this time", schema=TIME),
-            Parameter(name="namespace", about="Only root groups of this namespace", schema=NAME),
-            Parameter(name="gang", about="Only this root group: namespace/name; a name alone as in /v1/events", schema=PATH_OR_NAME),
-            Parameter(name="limit", about="Maximum number of rows",
-                      schema={"type": "integer", "minimum": 0, "maximum": reports.LIMIT_MAX}),
-        ),
-        problems=(400, 404, 503),
-    ),
+    problems=(400, 404, 503),
 )  # fmt: skip
 
 
-class ReportApi:
+class ReportApi(Api):
     """Handlers of /v1/reports."""
 
     def __init__(self, reader: ReportQueries, events: EventQueries, clock: Clock) -> None:
@@ -282,34 +240,20 @@ class ReportApi:
         self._events = events
         self._clock = clock
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [web.get("/v1/reports", self.catalogue), web.get("/v1/reports/{name}", self.report)]
-
-    async def catalogue(self, request: web.Request) -> web.Response:
+    @CATALOGUE.handler
+    async def catalogue(self, _request: web.Request, _: Query) -> web.Response:
         """Return the list of reports."""
-        known(request, set())
         return _json(catalogue())
 
-    async def report(self, request: web.Request) -> web.Response:
+    @REPORT.handler
+    async def report(self, request: web.Request, query: Query) -> web.Response:
         """Return one report for the span from `since` to `until`; default: the last 24 hours."""
         name = request.match_info["name"]
         if name not in REPORTS:
             return problem(404, "Not found", unknown_report(name))
-        query = known(request, PARAMETERS)
-        if "namespace" in query:
-            checked_name(query["namespace"], field("namespace"))
         events = visible_queries(self._events, visibility_of(request))
-        gang = await path_in(query, "gang", partial(gang_of_name, events))
-        report_query = check_report_query(
-            name,
-            now_us=self._clock.now_us(),
-            since_us=parse_time(query["since"], "since") if "since" in query else None,
-            until_us=parse_time(query["until"], "until") if "until" in query else None,
-            namespace=query.get("namespace", ""),
-            gang=gang,
-            limit=number(query, "limit", reports.LIMIT, most=reports.LIMIT_MAX),
-        )
+        await find_paths(query, gang=partial(gang_of_name, events))
+        report_query = check_report_query(name, now_us=self._clock.now_us(), **query)
         answer = await report(self._reader, events, report_query, visibility_of(request))
         return _json(answer, position=answer.position)
 

@@ -1,16 +1,15 @@
-"""Build the OpenAPI 3.1 document of /v1 from the operations of the handler modules.
+"""The operations of /v1, and their OpenAPI 3.1 document.
 
-Each module with routes under /v1 has a tuple `OPERATIONS` with one entry per method and path, and
-`http/web/server.py` lists the modules. Schemas come from the structs that are encoded, so they cannot differ
-from the answers; a test compares the operations with the routes.
+An operation marks its handler; route, query parameters and document are made from it (`query_parameters`). Schemas come from
+the structs that are encoded, so they cannot differ from the answers; a test compares the operations with the routes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from types import GenericAlias
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -20,6 +19,7 @@ from extender.http.responses.json_responses import ProblemDetails
 from extender.queries.log.event_dto import EventLine
 
 Json = dict[str, Any]
+F = TypeVar("F", bound=Callable[..., Any])
 EVENT_TYPES: tuple[type, ...] = get_args(AnyEventData)
 EVENT_TYPE_NAMES = tuple(data.__name__ for data in EVENT_TYPES)
 REFERENCE = "#/components/schemas/{name}"
@@ -103,6 +103,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         """Return the operation id: the method and the parts of the path."""
         parts = (p.strip("{}").removesuffix(".json") for p in self.path.split("/")[2:])
         return "_".join((self.method, *parts))
+
+    def handler(self, method: F) -> F:
+        """Return a method, marked as a handler of the operation."""
+        method.__dict__["operation"] = self
+        return method
 
 
 NAMESPACE = Parameter(

@@ -17,7 +17,7 @@ from extender.core.model.visibility import Visibility
 from extender.http.responses.json_responses import at_position
 from extender.http.responses.request_visibility import CALLER, body_of, visibility_of
 from extender.http.v1.openapi import Operation
-from extender.http.v1.query_parameters import known
+from extender.http.v1.query_parameters import Api, Query
 from extender.ports.log_ports import StateSource
 from extender.queries.plan.moves_query import (
     MovesAnswer,
@@ -38,59 +38,57 @@ class MovesControl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     action: Literal["pause", "resume", "stop"]
 
 
-OPERATIONS = (
-    Operation(
-        path="/v1/plan",
-        method="post",
-        about="Whether trees of pod groups fit, where, and which pods would be evicted: on the cluster of the request, "
-        "or on the live cluster of the service; nothing is reserved",
-        body=PlanQuestion,
-        answer=PlanReply,
-        problems=(400, 408, 413, 415, 503),
-        positioned=False,
-    ),
-    Operation(
-        path="/v1/moves",
-        about="The moves that the service makes, and what is done now",
-        answer=MovesUnderWay,
-        problems=(400,),
-    ),
-    Operation(
-        path="/v1/moves/apply",
-        method="post",
-        about="Make the fewest moves of members of running gangs that answer a question of POST /v1/moves about the live cluster, one after "
-        "the other; only the replica that leads does",
-        body=MovesQuestion,
-        answer=MovesAnswer,
-        problems=(400, 408, 413, 415, 503),
-        positioned=False,
-    ),
-    Operation(
-        path="/v1/moves/control",
-        method="post",
-        about="Pause, resume or stop the moves that the service makes",
-        body=MovesControl,
-        answer=MovesUnderWay,
-        problems=(400, 404, 408, 413, 415, 503),
-        positioned=False,
-    ),
-    Operation(
-        path="/v1/moves",
-        method="post",
-        about="The fewest moves of running pods after which a tree fits, whole domains are free, or nodes are empty: on the "
-        "cluster of the request, or on the live cluster of the service; nothing is moved",
-        body=MovesQuestion,
-        answer=MovesAnswer,
-        problems=(400, 408, 413, 415, 503),
-        positioned=False,
-    ),
+PLAN = Operation(
+    path="/v1/plan",
+    method="post",
+    about="Whether trees of pod groups fit, where, and which pods would be evicted: on the cluster of the request, "
+    "or on the live cluster of the service; nothing is reserved",
+    body=PlanQuestion,
+    answer=PlanReply,
+    problems=(400, 408, 413, 415, 503),
+    positioned=False,
+)
+UNDER_WAY = Operation(
+    path="/v1/moves",
+    about="The moves that the service makes, and what is done now",
+    answer=MovesUnderWay,
+    problems=(400,),
+)
+APPLY = Operation(
+    path="/v1/moves/apply",
+    method="post",
+    about="Make the fewest moves of members of running gangs that answer a question of POST /v1/moves about the live cluster, one after "
+    "the other; only the replica that leads does",
+    body=MovesQuestion,
+    answer=MovesAnswer,
+    problems=(400, 408, 413, 415, 503),
+    positioned=False,
+)
+CONTROL = Operation(
+    path="/v1/moves/control",
+    method="post",
+    about="Pause, resume or stop the moves that the service makes",
+    body=MovesControl,
+    answer=MovesUnderWay,
+    problems=(400, 404, 408, 413, 415, 503),
+    positioned=False,
+)
+MOVES = Operation(
+    path="/v1/moves",
+    method="post",
+    about="The fewest moves of running pods after which a tree fits, whole domains are free, or nodes are empty: on the "
+    "cluster of the request, or on the live cluster of the service; nothing is moved",
+    body=MovesQuestion,
+    answer=MovesAnswer,
+    problems=(400, 408, 413, 415, 503),
+    positioned=False,
 )
 
 
 Answer = Callable[[bytes, Visibility], Awaitable[PlanResult]]
 
 
-class PlanApi:
+class PlanApi(Api):
     """Handler of /v1/plan and /v1/moves.
 
     Args:
@@ -101,13 +99,9 @@ class PlanApi:
         self._plan = plan
         self._moves = moves
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [web.post("/v1/plan", self.plan), web.post("/v1/moves", self.moves)]
-
-    async def plan(self, request: web.Request) -> web.Response:
+    @PLAN.handler
+    async def plan(self, request: web.Request, _: Query) -> web.Response:
         """Answer as `gang-extender plan` does."""
-        known(request, ())
         body = body_of(request)
         if not body:
             raise BadInput(
@@ -116,13 +110,14 @@ class PlanApi:
         plan_answer = await self._plan(body, visibility_of(request))
         return at_position(plan_answer.body, plan_answer.position)
 
-    async def moves(self, request: web.Request) -> web.Response:
+    @MOVES.handler
+    async def moves(self, request: web.Request, _: Query) -> web.Response:
         """Answer as `gang-extender make-room` and `drain` do."""
         answer = await self._moves(_moves_question(request), visibility_of(request))
         return at_position(answer.body, answer.position)
 
 
-class MovesApi:
+class MovesApi(Api):
     """Handler of the moves that the service makes.
 
     Args:
@@ -136,17 +131,9 @@ class MovesApi:
         self._mover = mover
         self._state = state
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [
-            web.get("/v1/moves", self.under_way),
-            web.post("/v1/moves/apply", self.apply),
-            web.post("/v1/moves/control", self.control),
-        ]
-
-    async def under_way(self, request: web.Request) -> web.Response:
+    @UNDER_WAY.handler
+    async def under_way(self, request: web.Request, _: Query) -> web.Response:
         """Show the moves that the service makes, as `gang-extender moves` does."""
-        known(request, ())
         if not visibility_of(request).everything:
             raise Forbidden("moves have names of all namespaces; they are for callers who see all")
         return self._under_way()
@@ -156,7 +143,8 @@ class MovesApi:
         body = msgspec.json.encode(moves_under_way(state.moves, self._mover.waits_for))
         return at_position(body, state.position)
 
-    async def apply(self, request: web.Request) -> web.Response:
+    @APPLY.handler
+    async def apply(self, request: web.Request, _: Query) -> web.Response:
         """Make moves, as `make-room --apply` and `drain --apply` do; answer which."""
         body = _moves_question(request)
         self._mover.require_none()
@@ -174,9 +162,9 @@ class MovesApi:
             answer = msgspec.structs.replace(answer, plan=plan)
         return at_position(msgspec.json.encode(answer), given.position)
 
-    async def control(self, request: web.Request) -> web.Response:
+    @CONTROL.handler
+    async def control(self, request: web.Request, _: Query) -> web.Response:
         """Pause, resume or stop the moves, as `gang-extender moves` does."""
-        known(request, ())
         try:
             action = msgspec.json.decode(body_of(request), type=MovesControl).action
         except msgspec.MsgspecError as error:
@@ -197,7 +185,6 @@ def _user(request: web.Request) -> str:
 
 def _moves_question(request: web.Request) -> bytes:
     """Return the body of a question about moves; raises BadInput where there is none."""
-    known(request, ())
     body = body_of(request)
     if not body:
         raise BadInput(

@@ -1,47 +1,114 @@
-"""Parse query parameters; a value that is not valid raises `BadInput`, which names the parameter and its value."""
+"""Routes of handlers, whose query parameters are read as their operations describe them.
+
+A value that is not valid raises `BadInput`, which names the parameter and its value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
-from multidict import MultiMapping
 
 from extender.core.model.errors import BadInput
-from extender.http.v1.openapi import NAME, Parameter
+from extender.http.responses.json_responses import Handler
+from extender.http.v1.openapi import MOMENT, NAME, PAIR, Operation, Parameter
 from extender.queries.log.event_dto import parse_time
 from extender.queries.log.parameter_validation import (
+    checked_choice,
     checked_name,
     checked_path,
-    checked_type,
+    checked_text,
     storable,
 )
-from extender.queries.state.gang_selection import (
-    FORMS,
-    PATTERN,
-    GangSelection,
-    LabelSelector,
-    checked_states,
-    parse_selector,
-)
+from extender.queries.state.gang_selection import FORMS, PATTERN, parse_selector
 
-SELECTION = frozenset({"namespace", "state", "labelSelector"})
 POSITION_MAX = 2**62
 LIMIT_MAX = 1000
+# Values of query parameters by the names of the fields of queries; one that is absent and has no default is not there.
+Query = dict[str, Any]
+FIELDS = {
+    "since": "since_us",
+    "until": "until_us",
+    "type": "types",
+    "state": "states",
+    "order": "newest_first",
+    "labelSelector": "selector",
+}
 
 
-def known(
-    request: web.Request, names: Collection[str], *, repeatable: Collection[str] = ()
-) -> MultiMapping[str]:
+class Api:
+    """Handlers of /v1: the methods that operations mark get the request and its `Query`."""
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return routes_of(self)
+
+
+def routes_of(handlers: object) -> list[web.RouteDef]:
+    """Return the routes of the methods that operations mark."""
+    marked = (
+        (method.operation, getattr(handlers, name))
+        for name, method in vars(type(handlers)).items()
+        if hasattr(method, "operation")
+    )
+    return [
+        web.route(operation.method.upper(), operation.path, _reading(operation, handler))
+        for operation, handler in marked
+    ]
+
+
+def _reading(
+    operation: Operation, handler: Callable[[web.Request, Query], Awaitable[web.StreamResponse]]
+) -> Handler:
+    async def read(request: web.Request) -> web.StreamResponse:
+        return await handler(request, query_of(request, operation))
+
+    return read
+
+
+def query_of(request: web.Request, operation: Operation) -> Query:
     """Return the query parameters of a request."""
+    parameters = {p.name: p for p in operation.parameters if p.where == "query"}
     for name, text in request.query.items():
-        if name not in names:
-            valid = f"there are {', '.join(sorted(names))}" if names else "there are none here"
+        if name not in parameters:
+            names = ", ".join(sorted(parameters))
+            valid = f"there are {names}" if names else "there are none here"
             raise BadInput(f"query parameter {name[:40]}: not known; {valid}")
-        if name not in repeatable and len(request.query.getall(name)) > 1:
+        if not parameters[name].repeatable and len(request.query.getall(name)) > 1:
             raise BadInput(f"query parameter {name}: given more than once; it has one value")
         storable(text, field(name))
-    return request.query
+    query: Query = {}
+    for name, parameter in parameters.items():
+        default = [str(parameter.schema["default"])] if "default" in parameter.schema else []
+        values = tuple(_value(parameter, text) for text in request.query.getall(name, default))
+        if values:
+            query[FIELDS.get(name, name)] = values if parameter.repeatable else values[0]
+    return query
+
+
+def _value(parameter: Parameter, text: str) -> object:
+    """Return a value as its schema describes it; a text that a handler examines as it is."""
+    subject = field(parameter.name)
+    match parameter.schema:
+        case {"type": "string", "format": "date-time"}:
+            return parse_time(text, subject)
+        case {"minimum": least, "maximum": most}:
+            return whole(text, subject, least=least, most=most)
+        case {"type": "boolean"}:
+            return _flag(text, subject)
+        case {"enum": ["oldest", "newest"]}:
+            return _newest_first(text, subject)
+        case {"enum": choices}:
+            noun = "event type" if parameter.name == "type" else parameter.name
+            return checked_choice(text, choices, subject, noun)
+        case {"pattern": pattern} if pattern == PATTERN:
+            if not text.strip():
+                raise BadInput(f"{subject}: is empty; leave it out to select all labels")
+            return parse_selector(text, subject)
+    if parameter.schema == NAME:
+        return checked_name(text, subject)
+    return checked_text(text, subject) if parameter.schema in (MOMENT, PAIR) else text
 
 
 def field(name: str) -> str:
@@ -52,7 +119,7 @@ def field(name: str) -> str:
 def selection_parameters(
     states: tuple[str, ...], *, namespace: str, state: str, labels: str
 ) -> tuple[Parameter, ...]:
-    """Return the parameters of a list that `selection_in` reads."""
+    """Return the parameters of a list that has a `GangSelection`."""
     return (
         Parameter(name="namespace", about=f"Only {namespace} of this namespace", schema=NAME),
         Parameter(
@@ -74,35 +141,10 @@ def selection_parameters(
     )
 
 
-def selection_in(request: web.Request, states: tuple[str, ...]) -> GangSelection:
-    """Return which gangs or trees are requested by namespace, state and labels."""
-    query = known(request, SELECTION, repeatable={"state"})
-    return GangSelection(
-        namespace=name_in(query, "namespace"),
-        states=checked_states(query.getall("state", []), states, field("state")),
-        selector=_selector_in(query),
-    )
-
-
-def _selector_in(query: MultiMapping[str]) -> LabelSelector:
-    """Return the label selector of a query; without one it selects everything."""
-    name = field("labelSelector")
-    if "labelSelector" not in query:
-        return ()
-    if not query["labelSelector"].strip():
-        raise BadInput(f"{name}: is empty; leave it out to select all labels")
-    return parse_selector(query["labelSelector"], name)
-
-
 def gang_named(request: web.Request) -> str:
     """Return the `namespace/name` of the path."""
     namespace, name = request.match_info["namespace"], request.match_info["name"]
     return checked_path(f"{namespace}/{name}", "gang")
-
-
-def number(query: MultiMapping[str], name: str, default: int, *, least: int = 0, most: int) -> int:
-    """Return a parameter as a whole number from `least` to `most`."""
-    return whole(query.get(name, str(default)), field(name), least=least, most=most)
 
 
 def whole(text: str, subject: str, *, least: int = 0, most: int) -> int:
@@ -113,51 +155,34 @@ def whole(text: str, subject: str, *, least: int = 0, most: int) -> int:
     return int(text)
 
 
-def flag(query: MultiMapping[str], name: str) -> bool:
+def _flag(text: str, subject: str) -> bool:
     """Return a boolean parameter; one without a value is true."""
-    text = query.get(name, "false")
     if text not in ("", "true", "false"):
-        raise BadInput(f"{field(name)}: {text[:40]!r} is neither true nor false")
+        raise BadInput(f"{subject}: {text[:40]!r} is neither true nor false")
     return text != "false"
 
 
-def newest_first(query: MultiMapping[str]) -> bool:
-    """Return whether `order` is `newest`; the default is `oldest`."""
-    text = query.get("order", "oldest")
+def _newest_first(text: str, subject: str) -> bool:
     if text not in ("oldest", "newest"):
-        raise BadInput(f"{field('order')}: {text[:40]!r} is neither oldest nor newest")
+        raise BadInput(f"{subject}: {text[:40]!r} is neither oldest nor newest")
     return text == "newest"
 
 
-def time_in(query: MultiMapping[str], name: str) -> int | None:
-    """Return a time as microseconds since the epoch, or None where it is not given."""
-    return parse_time(query[name], field(name)) if name in query else None
-
-
-def name_in(query: MultiMapping[str], name: str) -> str:
-    """Return the name of a namespace or a node, or an empty string where it is not given."""
-    return checked_name(query[name], field(name)) if name in query else ""
-
-
-async def path_in(
-    query: MultiMapping[str], name: str, of_name: Callable[[str], Awaitable[str]]
-) -> str:
-    """Return a `namespace/name`, or an empty string where it is not given.
+async def find_paths(query: Query, **finders: Callable[[str], Awaitable[str]]) -> None:
+    """Replace names of a query by the `namespace/name` that they mean.
 
     A name alone is that in the namespace of the query, if it has one.
 
     Args:
         query: Query parameters; `namespace` is that of a name without one.
-        of_name: Finds the `namespace/name` that a name without a namespace means.
+        finders: By parameter: finds the `namespace/name` that a name without a namespace means.
     """
-    if name not in query:
-        return ""
-    if "/" in query[name]:
-        return checked_path(query[name], field(name))
-    alone, namespace = checked_name(query[name], field(name)), name_in(query, "namespace")
-    return f"{namespace}/{alone}" if namespace else await of_name(alone)
-
-
-def types_in(query: MultiMapping[str], name: str) -> tuple[str, ...]:
-    """Return event types."""
-    return tuple(checked_type(text, field(name)) for text in query.getall(name, []))
+    for name, of_name in finders.items():
+        text = query.get(name)
+        if text is None:
+            continue
+        if "/" in text:
+            checked_path(text, field(name))
+        else:
+            alone, namespace = checked_name(text, field(name)), query.get("namespace", "")
+            query[name] = f"{namespace}/{alone}" if namespace else await of_name(alone)

@@ -12,17 +12,16 @@ from http import HTTPStatus
 
 import msgspec
 from aiohttp import web
-from multidict import MultiMapping
 
 from extender.core.model.ids import NodeName
 from extender.http.responses.json_responses import answer
 from extender.http.responses.request_visibility import visibility_of, visibility_tag
 from extender.http.v1.openapi import GANG_NAME, MOMENT, NAME, NAMESPACE, PAIR, Operation, Parameter
-from extender.http.v1.query_parameters import field, gang_named, known
+from extender.http.v1.query_parameters import Api, Query, gang_named
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import StateSource
-from extender.queries.log.parameter_validation import checked_name, checked_text
-from extender.queries.state.gang_selection import GANG_STATES, checked_states
+from extender.queries.log.parameter_validation import checked_text
+from extender.queries.state.gang_selection import GANG_STATES
 from extender.queries.state.historical_state import HistoricalState, StateAt, StateDiff
 from extender.queries.state.node_inventory import (
     NodeInventory,
@@ -33,9 +32,6 @@ from extender.queries.state.node_inventory import (
     no_such_root,
 )
 from extender.queries.state.state_dto import NodeAt, Scope, scope_of
-
-PARAMETERS = {"at", "diff", "node", "domain", "namespace", "state"}
-
 
 KNOWN = "Gang-Extender-Known"  # on a request: the node exists in the cluster, even if it is not in the log
 
@@ -57,68 +53,58 @@ class _AnswerFromLog(msgspec.Struct, kw_only=True):
 
 
 AT = Parameter(name="at", about="A time (RFC 3339) or a position of the log; default: the end of the log", schema=MOMENT)  # fmt: skip
-OPERATIONS = (
-    Operation(
-        path="/v1/state",
-        about="Reservations, bound members and pending trees at a point in time; with `diff` the changes",
-        answer=StateAt,
-        otherwise=StateDiff,
-        parameters=(
-            AT,
-            Parameter(name="diff", about="Another time or position, to compare with `at`", schema=MOMENT),
-            Parameter(name="node", about="Only gangs on this node", schema=NAME),
-            Parameter(name="domain", about="Only gangs in this topology domain, key=value", schema=PAIR),
-            Parameter(name="namespace", about="Only root groups of this namespace", schema=NAME),
-            Parameter(name="state", about="Only gangs in this state", schema={"type": "string", "enum": list(GANG_STATES)}, repeatable=True),
-        ),
-        problems=(400, 404, 503),
-        tagged=True,
+STATE = Operation(
+    path="/v1/state",
+    about="Reservations, bound members and pending trees at a point in time; with `diff` the changes",
+    answer=StateAt,
+    otherwise=StateDiff,
+    parameters=(
+        AT,
+        Parameter(name="diff", about="Another time or position, to compare with `at`", schema=MOMENT),
+        Parameter(name="node", about="Only gangs on this node", schema=NAME),
+        Parameter(name="domain", about="Only gangs in this topology domain, key=value", schema=PAIR),
+        Parameter(name="namespace", about="Only root groups of this namespace", schema=NAME),
+        Parameter(name="state", about="Only gangs in this state", schema={"type": "string", "enum": list(GANG_STATES)}, repeatable=True),
     ),
-    Operation(
-        path="/v1/nodes/{name}",
-        about="Reservations and bound members of a node at a point in time; for the present also the node as the cluster shows it",
-        answer=NodeAnswer,
-        parameters=(Parameter(name="name", about="Name of the node", schema=NAME, where="path"), AT),
-        problems=(400, 404, 503),
-        tagged=True,
-    ),
+    problems=(400, 404, 503),
+    tagged=True,
 )  # fmt: skip
+NODE = Operation(
+    path="/v1/nodes/{name}",
+    about="Reservations and bound members of a node at a point in time; for the present also the node as the cluster shows it",
+    answer=NodeAnswer,
+    parameters=(Parameter(name="name", about="Name of the node", schema=NAME, where="path"), AT),
+    problems=(400, 404, 503),
+    tagged=True,
+)
 
 
-class StateApi:
+class StateApi(Api):
     """Handler of /v1/state."""
 
     def __init__(self, as_of: HistoricalState) -> None:
         self._as_of = as_of
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [web.get("/v1/state", self.state)]
-
-    async def state(self, request: web.Request) -> web.Response:
+    @STATE.handler
+    async def state(self, request: web.Request, query: Query) -> web.Response:
         """Return reservations, bound members and pending trees at `at`; with `diff` the changes."""
-        query = _checked(known(request, PARAMETERS, repeatable={"state"}))
-        scope, readers = _scope(query), visibility_of(request)
-        at = query.get("at", "")
-        if "diff" in query:
-            difference = await self._as_of.difference(at, query["diff"], scope, readers)
+        at, diff = query.pop("at", ""), query.pop("diff", "")
+        scope, readers = scope_of(**query), visibility_of(request)
+        if diff:
+            difference = await self._as_of.difference(at, diff, scope, readers)
             return _answer(request, difference)
         return _answer(request, await self._as_of.state(at, scope, readers=readers))
 
 
-class PastNodesApi:
+class PastNodesApi(Api):
     """Handler of a node, from the log alone."""
 
     def __init__(self, as_of: HistoricalState) -> None:
         self._as_of = as_of
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [web.get("/v1/nodes/{name}", self.node)]
-
-    async def node(self, request: web.Request) -> web.Response:
+    @NODE.handler
+    async def node(self, request: web.Request, query: Query) -> web.Response:
         """Return reservations and bound members of a node at `at`."""
-        query = _checked(known(request, {"at"}))
         name = NodeName(request.match_info["name"])
         checked_text(name, "node")
         exists = KNOWN in request.headers
@@ -129,7 +115,7 @@ class PastNodesApi:
         return _answer(request, NodeAnswer(state=state, node=node, live=None))
 
 
-class NodesApi:
+class NodesApi(Api):
     """Handler of a node as it is now.
 
     Args:
@@ -144,14 +130,11 @@ class NodesApi:
         self._cluster = cluster
         self._past = past
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [web.get("/v1/nodes/{name}", self.node)]
-
-    async def node(self, request: web.Request) -> web.Response:
+    @NODE.handler
+    async def node(self, request: web.Request, query: Query) -> web.Response:
         """Return reservations and bound members of a node at `at`; without `at` also the node as it is now."""
         name = NodeName(request.match_info["name"])
-        if "at" in request.query or name not in self._cluster.view().nodes:
+        if "at" in query or name not in self._cluster.view().nodes:
             tag = request.headers.get("If-None-Match")
             return await self._past(request, {} if tag is None else {"If-None-Match": tag})
         answer = await self._past(request, {KNOWN: "true"})
@@ -166,24 +149,6 @@ class NodesApi:
             content_type="application/json",
             headers={"X-Log-Position": answer.headers["X-Log-Position"]},
         )
-
-
-def _checked(query: MultiMapping[str]) -> MultiMapping[str]:
-    """Return the query parameters of a state query."""
-    for name in ("at", "diff", "domain"):
-        if name in query:
-            checked_text(query[name], field(name))
-    for name in ("node", "namespace"):
-        if name in query:
-            checked_name(query[name], field(name))
-    return query
-
-
-def _scope(query: MultiMapping[str]) -> Scope:
-    states = checked_states(query.getall("state", []), GANG_STATES, field("state"))
-    return scope_of(
-        query.get("node", ""), query.get("domain", ""), query.get("namespace", ""), states
-    )
 
 
 def _answer(request: web.Request, value: StateAt | StateDiff | NodeAnswer) -> web.Response:
@@ -201,49 +166,40 @@ def _answer(request: web.Request, value: StateAt | StateDiff | NodeAnswer) -> we
     )
 
 
-LIVE_OPERATIONS = (
-    Operation(
-        path="/v1/nodes",
-        about="Nodes as the cluster shows them now: labels, capacity, and usage by members and by ordinary pods",
-        answer=NodeInventoryReport,
-        problems=(400,),
-        tagged=True,
-    ),
-    Operation(
-        path="/v1/gangs/{namespace}/{name}/tree",
-        about="The groups of a tree with their members as the cluster shows them now, admitted or not",
-        answer=TreeNow,
-        parameters=(NAMESPACE, GANG_NAME),
-        problems=(400, 404),
-        tagged=True,
-    ),
+NODES = Operation(
+    path="/v1/nodes",
+    about="Nodes as the cluster shows them now: labels, capacity, and usage by members and by ordinary pods",
+    answer=NodeInventoryReport,
+    problems=(400,),
+    tagged=True,
+)
+TREE = Operation(
+    path="/v1/gangs/{namespace}/{name}/tree",
+    about="The groups of a tree with their members as the cluster shows them now, admitted or not",
+    answer=TreeNow,
+    parameters=(NAMESPACE, GANG_NAME),
+    problems=(400, 404),
+    tagged=True,
 )
 
 
-class LiveNodeApi:
+class LiveNodeApi(Api):
     """Handlers of /v1/nodes and of trees."""
 
     def __init__(self, fleet: NodeInventory, state: StateSource) -> None:
         self._fleet = fleet
         self._state = state
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [
-            web.get("/v1/nodes", self.nodes),
-            web.get("/v1/gangs/{namespace}/{name}/tree", self.tree),
-        ]
-
-    async def nodes(self, request: web.Request) -> web.StreamResponse:
+    @NODES.handler
+    async def nodes(self, request: web.Request, _: Query) -> web.StreamResponse:
         """Return the nodes, by name."""
-        known(request, ())
         pieces = await self._fleet.nodes()
         return await answer(request, pieces, self._state.committed.position)
 
-    async def tree(self, request: web.Request) -> web.StreamResponse:
+    @TREE.handler
+    async def tree(self, request: web.Request, _: Query) -> web.StreamResponse:
         """Return the tree of a gang."""
-        known(request, ())
-        namespace, _, name = gang_named(request).partition("/")
+        namespace, name = gang_named(request).split("/")
         if not visibility_of(request).sees(namespace):
             raise no_such_root(namespace, name)
         pieces = await self._fleet.tree(namespace, name)

@@ -19,7 +19,7 @@ from extender.core.model.visibility import Visibility
 from extender.http.responses.json_responses import at_position
 from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import Operation
-from extender.http.v1.query_parameters import known
+from extender.http.v1.query_parameters import Api, Query
 from extender.ports.log_ports import Clock, DatabaseUsage, LeaseRecord, LogHead
 from extender.ports.verification_ports import VerifiedLog
 from extender.queries.log.event_dto import rfc3339
@@ -41,13 +41,11 @@ from extender.runtime.cooperative_yield import Yielder
 from extender.settings import Settings, without_secrets
 from extender.telemetry import METRICS
 
-OPERATIONS = (
-    Operation(
-        path="/v1/status",
-        about="The state of the service: what is wrong, leader, log, database, verification, gangs by state",
-        answer=ServiceStatus,
-        problems=(400,),
-    ),
+STATUS = Operation(
+    path="/v1/status",
+    about="The state of the service: what is wrong, leader, log, database, verification, gangs by state",
+    answer=ServiceStatus,
+    problems=(400,),
 )
 LEADER_PATH = "/scheduler/status"
 # Outcomes of calls of kube-scheduler that were not answered, as in the metric `extender_requests`.
@@ -85,15 +83,11 @@ class StatusSources(msgspec.Struct, frozen=True, kw_only=True):
     ask_leader: Callable[[str], Awaitable[bytes]]  # raises NotReady
 
 
-class StatusApi:
+class StatusApi(Api):
     """Handlers of /v1/status, and of what a leader gives its followers."""
 
     def __init__(self, sources: StatusSources) -> None:
         self._sources = sources
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes for readers."""
-        return [web.get("/v1/status", self.status)]
 
     def replica_routes(self) -> list[web.RouteDef]:
         """Return the routes for other replicas."""
@@ -103,9 +97,9 @@ class StatusApi:
         """Return what only the leader has."""
         return at_position(msgspec.json.encode(self._own_part()), None)
 
-    async def status(self, request: web.Request) -> web.Response:
+    @STATUS.handler
+    async def status(self, request: web.Request, _: Query) -> web.Response:
         """Return the state of the service."""
-        known(request, ())
         status = await self._collected(visibility_of(request))
         return at_position(msgspec.json.encode(status), status.log.head)
 

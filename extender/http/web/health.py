@@ -15,7 +15,7 @@ from extender.control.verbs.extender_service import ExtenderService, ReadinessCh
 from extender.core.log.reservation_state import claims_of_kind
 from extender.http.listener.connection_limits import close_after
 from extender.http.v1.openapi import Operation
-from extender.http.v1.query_parameters import known
+from extender.http.v1.query_parameters import Query, routes_of
 from extender.runtime.cooperative_yield import Yielder
 from extender.telemetry import METRICS
 
@@ -29,14 +29,12 @@ class Health(msgspec.Struct):
     checks: list[ReadinessCheck]
 
 
-OPERATIONS = (
-    Operation(
-        path="/v1/readiness",
-        about="Whether this replica can answer kube-scheduler, and why",
-        answer=Health,
-        problems=(400,),
-        positioned=False,
-    ),
+READINESS = Operation(
+    path="/v1/readiness",
+    about="Whether this replica can answer kube-scheduler, and why",
+    answer=Health,
+    problems=(400,),
+    positioned=False,
 )
 
 
@@ -71,7 +69,7 @@ class Probes:
 
     def api_routes(self) -> list[web.RouteDef]:
         """Return the routes for callers who may read the state of the service."""
-        return [web.get("/metrics", self.metrics), web.get("/v1/readiness", self.readiness)]
+        return [web.get("/metrics", self.metrics), *routes_of(self)]
 
     async def ready(self, _: web.Request) -> web.Response:
         """Return whether this replica can answer kube-scheduler, without reasons."""
@@ -82,9 +80,9 @@ class Probes:
         checks = self._checks()
         return _probed(all(check.ok for check in checks), checks)
 
-    async def readiness(self, request: web.Request) -> web.Response:
+    @READINESS.handler
+    async def readiness(self, _request: web.Request, _: Query) -> web.Response:
         """Return the same, as an answer that is 200 in both cases."""
-        known(request, ())
         checks = self._checks()
         return _health(200, all(check.ok for check in checks), checks)
 

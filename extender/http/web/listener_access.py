@@ -18,10 +18,9 @@ from aiohttp import hdrs, web
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import SERVER_SOFTWARE
 
-from extender.http.listener.client_certificate import ClientCertificate
 from extender.http.listener.connection_limits import ConnectionLimits, close_after
 from extender.http.listener.fast_path_requests import DirectRequest, DirectResponse
-from extender.http.listener.tls_contexts import TlsContexts
+from extender.http.listener.tls_contexts import ClientCertificate, TlsContexts
 from extender.http.scheduler.leader_proxy import FROM_REPLICA
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.scheduler.wire import VerbAnswer, VerbCall, text_answer
@@ -246,7 +245,7 @@ class DirectCalls:
         certificate: ClientCertificate | None,
         closed: Callable[[], bool],
     ) -> DirectResponse | asyncio.Task[DirectResponse] | None:
-        """Return the response, the task that makes it, or None; see `DirectAnswers`."""
+        """Return the response, the task that makes it, or None; see `DirectAnswer`."""
         head, body = request
         caller = self._check(certificate, head.host)
         if caller is None or self._sends_away() or not self._verbs.may_answer_at_once():

@@ -49,19 +49,18 @@ from extender.ports.access_ports import AccessReviews
 from extender.settings import Settings
 from extender.telemetry import METRICS, LimitedLines
 
-# Each module with routes under /v1 has such tuples.
-OPERATIONS: tuple[Operation, ...] = (
-    *gang_api.OPERATIONS,
-    *history_api.OPERATIONS,
-    *event_api.OPERATIONS,
-    *explain_api.OPERATIONS,
-    *plan_api.OPERATIONS,
-    *state_api.OPERATIONS,
-    *history_api.REPORT_OPERATIONS,
-    *state_api.LIVE_OPERATIONS,
-    *gang_api.TREE_OPERATIONS,
-    *health.OPERATIONS,
-    *status_api.OPERATIONS,
+_MODULES = (
+    gang_api,
+    history_api,
+    event_api,
+    explain_api,
+    plan_api,
+    state_api,
+    health,
+    status_api,
+)
+OPERATIONS = tuple(
+    value for module in _MODULES for value in vars(module).values() if isinstance(value, Operation)
 )
 
 
@@ -100,14 +99,6 @@ class Routed(Protocol):
         ...
 
 
-class RoutedForReplicas(Protocol):
-    """Handlers with routes for other replicas."""
-
-    def replica_routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        ...
-
-
 class ApplicationParts(msgspec.Struct, frozen=True):
     """The handlers."""
 
@@ -118,8 +109,7 @@ class ApplicationParts(msgspec.Struct, frozen=True):
     cluster_size: Callable[[], ClusterSize]  # for the limits of bodies
     reviews: AccessReviews | None = None  # who may read; None: every client
     namespaces: Callable[[], Iterable[str]] = tuple  # those that have something to show
-    # of the questions: what a leader answers to its followers
-    replica_parts: tuple[RoutedForReplicas, ...] = ()
+    replica_routes: Iterable[web.RouteDef] = ()  # what a leader answers to its followers
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -174,10 +164,10 @@ def _application(
     app.add_routes(parts.probes.routes(with_reasons=with_reasons))
     if listener.serves != "api":
         app.add_routes(parts.verbs.routes())
-        for answers in parts.replica_parts:
-            app.add_routes(answers.replica_routes())
+        app.add_routes(parts.replica_routes)
         caller_check = direct_check_of(listener, settings, tls, connections)
-        connections.direct = DirectCalls(parts.verbs, limits, caller_check, parts.probes.sends_away)
+        direct = DirectCalls(parts.verbs, limits, caller_check, parts.probes.sends_away)
+        connections.direct = direct.begin
 
         async def end_calls(_: web.Application) -> None:
             await connections.stop(settings.shutdown_grace_s)

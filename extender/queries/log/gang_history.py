@@ -59,24 +59,10 @@ class HistoryLine(EventLine, frozen=True, kw_only=True):
         )
 
 
-class ServedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event, or a line of a history, as a service answers it: with the fields of `HistoryLine`."""
+class ServedEvent(HistoryLine, frozen=True, kw_only=True):
+    """An event, or a line of a history, as a service answers it."""
 
-    position: Position
-    time: str
-    type: str
-    stream_version: int
-    gang: str
-    gang_uid: GangUid
-    epoch: int
-    actor: str
-    cause: str
-    summary: str
-    data: dict[str, Any]
-    reason: str | UnsetType = UNSET
-    caused_by: str | UnsetType = UNSET
-    cause_position: Position | UnsetType | None = UNSET
-    decision: Decision | UnsetType | None = UNSET
+    data: dict[str, Any]  # type: ignore[assignment]  # in JSON it has no type
 
 
 class IncarnationLine(msgspec.Struct, frozen=True, kw_only=True):

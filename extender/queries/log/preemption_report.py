@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -19,7 +19,14 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import NOT_IN_VAIN, RAN_BRIEFLY_US
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, PlanId, Position
-from extender.core.model.message_formatting import amounts_text, counted, gpu_time_text, spaced
+from extender.core.model.message_formatting import (
+    amounts_text,
+    counted,
+    gpu_time_text,
+    join_names,
+    spaced,
+)
+from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import is_hidden, namespace_of
 from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
@@ -46,7 +53,7 @@ class PreemptionQuery(msgspec.Struct, frozen=True, kw_only=True):
     victim: str = ""  # namespace/name of a pod, or of the group of a unit
     preemptor: str = ""  # namespace/name
     namespace: str = ""  # of the preemptor, of a victim, or of a tree that lost reservations
-    outcomes: frozenset[str] = frozenset()  # pending, completed, cancelled
+    states: tuple[str, ...] = ()  # outcomes: pending, completed, cancelled
     since_us: int | None = None  # planned at or after this time
     until_us: int | None = None  # planned at or before this time
     # planned after this position; with `newest_first` before it (0: from the end)
@@ -78,7 +85,7 @@ async def preemptions(reader: EventQueries, query: PreemptionQuery) -> Preemptio
     else:
         await _check_names(reader, query)
     last = lines[-1].position if lines else query.after
-    reported = tuple(line for line in lines if not query.outcomes or line.outcome in query.outcomes)
+    reported = tuple(line for line in lines if not query.states or line.outcome in query.states)
     for line in reported:
         line.explanation = preemption_paragraph(line, query.victim)
     return Preemptions(lines=reported, head=head, more=more, last=last)
@@ -223,6 +230,9 @@ def _about(line: PreemptionLine, query: PreemptionQuery) -> bool:
 
 
 def _planned(event: RecordedEvent, data: PreemptionPlanned) -> PreemptionLine:
+    needed: dict[str, int] = {}
+    for assignment in data.assignments:
+        add_amounts(needed, data.shapes[assignment.shape])
     return PreemptionLine(
         preemption=data.preemption,
         position=event.position,
@@ -246,16 +256,9 @@ def _planned(event: RecordedEvent, data: PreemptionPlanned) -> PreemptionLine:
             AlternativeLine(units=a.units, cost=a.cost, reason=a.reason) for a in data.alternatives
         ],
         placed=len(data.assignments),
-        needed=_sum(data.shapes[a.shape] for a in data.assignments),
+        needed=dict(sorted(needed.items())),
         proved=data.exhausted,
     )
-
-
-def _sum(requests: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for amounts in requests:
-        total.update(amounts)
-    return dict(sorted(total.items()))
 
 
 def _update(
@@ -384,14 +387,14 @@ def _others(line: PreemptionLine, units: list[UnitLine]) -> str:
     others = [spaced(unit.unit) for unit in line.victims if unit not in units]
     if not others:
         return ""
-    return f"{_at_begin(_first(others))} {'was' if len(others) == 1 else 'were'} chosen too."
+    return f"{_at_begin(join_names(others, OTHERS_MAX))} {'was' if len(others) == 1 else 'were'} chosen too."
 
 
 def _alternatives(line: PreemptionLine) -> Iterable[str]:
     if not line.alternatives:
         return
     texts = [
-        f"{_first([spaced(unit) for unit in other.units])} ({other.reason})"
+        f"{join_names([spaced(unit) for unit in other.units], OTHERS_MAX)} ({other.reason})"
         for other in line.alternatives[:OTHERS_MAX]
     ]
     more = len(line.alternatives) - OTHERS_MAX
@@ -415,11 +418,6 @@ def _end(line: PreemptionLine) -> str:
             f"The preemption was cancelled on {_time(line.ended)} ({line.reason}{taken}){detail}."
         )
     return "The preemption has not ended yet."
-
-
-def _first(names: list[str]) -> str:
-    more = len(names) - OTHERS_MAX
-    return ", ".join(names[:OTHERS_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _time(text: str) -> str:

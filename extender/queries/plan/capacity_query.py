@@ -18,7 +18,7 @@ from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.model.cluster_view import ClusterView, forest_of, with_group, with_node, with_pod
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, PodUid
-from extender.core.model.message_formatting import did_you_mean, spaced
+from extender.core.model.message_formatting import did_you_mean, join_names, spaced
 from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
 from extender.queries.plan.cluster_changes import further_nodes, without_nodes
@@ -31,7 +31,7 @@ from extender.queries.plan.plan_query import (
     plan_in_order,
     worst_verdict,
 )
-from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
+from extender.queries.plan.plan_steps import GroupOrigin, RefusedWorkload
 
 COPIES_MAX: Final = 1_000  # of one query
 
@@ -314,9 +314,7 @@ def _group_named(
     near = did_you_mean(
         name, (spelling for all_ in names.values() for spelling in all_ if spelling)
     )
-    listed = ", ".join(group.key.path for group in groups[:GROUPS_SHOWN_MAX]) or "none"
-    more = len(groups) - GROUPS_SHOWN_MAX
-    listed += f" and {more} more" if more > 0 else ""
+    listed = join_names([group.key.path for group in groups], GROUPS_SHOWN_MAX) or "none"
     raise BadInput(
         f'relax "{text}": no planned tree has a group "{name}"{near or "; the groups are " + listed}'
     )

@@ -21,7 +21,7 @@ from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView, with_pod, without_node, without_pod
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import NodeName, PodUid
-from extender.core.model.message_formatting import counted, did_you_mean
+from extender.core.model.message_formatting import counted, did_you_mean, join_names
 from extender.core.model.nodes import Node
 from extender.core.model.pods import Pod
 
@@ -101,9 +101,7 @@ def named_nodes(view: ClusterView, text: str, option: str) -> list[NodeName]:
 
 
 def _some(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    more = len(ordered) - SHOWN_MAX
-    return ", ".join(ordered[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+    return join_names(sorted(names), SHOWN_MAX)
 
 
 def _some_nodes(view: ClusterView) -> str:

@@ -62,6 +62,8 @@ from extender.queries.plan.node_groups import (
     growths,
 )
 from extender.queries.plan.plan_steps import (
+    GroupOrigin,
+    RefusedWorkload,
     StepLine,
     Steps,
     TreeStep,
@@ -70,7 +72,6 @@ from extender.queries.plan.plan_steps import (
     with_largest_use,
     without_pods,
 )
-from extender.queries.plan.workload_summaries import GroupOrigin, RefusedWorkload
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
 AnswerWord = VerdictWord | Literal["nothing"]  # nothing: no tree and no pod was planned

@@ -16,11 +16,35 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Group, Tree
 from extender.core.model.pods import Pod
 from extender.core.workloads.tree_parts import PartStep
-from extender.queries.plan.workload_summaries import GroupOrigin
 
 # of composites whose children start one after the other
 Steps = Mapping[GroupKey, tuple[PartStep, ...]]
 Usage = Mapping[str, int]  # resource -> amount
+
+
+class GroupOrigin(msgspec.Struct, frozen=True, gc=False):
+    """The workload that a group was made from, and the role of the group in it."""
+
+    workload: str  # Kind/namespace/name
+    role: str  # what the user calls it, such as the name of a ReplicatedJob; may be empty
+    steps: tuple[PartStep, ...] = ()  # of a composite whose children start one after the other
+    apart: tuple[str, ...] = ()  # of a root: the roots of the workload that never run beside it
+    # by what its minimum is lowered: the text before the number and that behind it; empty: the workload has nothing for it
+    lowered_by: tuple[str, str] = ("", "")
+
+
+class RefusedWorkload(msgspec.Struct, frozen=True, gc=False):
+    """A workload that no tree can be made from."""
+
+    kind: str
+    namespace: str
+    name: str
+    text: str  # names file, object, field and value, and what would help
+
+    @property
+    def label(self) -> str:
+        """Return `Kind/namespace/name`."""
+        return f"{self.kind}/{self.namespace}/{self.name}"
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):

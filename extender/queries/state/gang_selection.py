@@ -6,7 +6,7 @@ Label selectors are those of kubectl: `a=b,c!=d,e in (x,y),f notin (z),g,!h`. La
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -16,7 +16,6 @@ from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, GroupKind
 from extender.ports.cluster_ports import Cluster
 from extender.ports.workload_ports import Workloads
-from extender.queries.log.parameter_validation import checked_choice
 from extender.queries.state.gang_status import SUSPENDED
 
 GANG_STATES: Final[tuple[str, ...]] = (*get_args(Phase), *get_args(DerivedPhase), SUSPENDED)
@@ -28,7 +27,7 @@ class GangSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Which gangs or trees a list has; empty fields do not restrict it."""
 
     namespace: str = ""
-    states: frozenset[str] = frozenset()
+    states: tuple[str, ...] = ()
     selector: LabelSelector = ()
 
     def in_namespace(self, name: str) -> bool:
@@ -41,12 +40,7 @@ class GangSelection(msgspec.Struct, frozen=True, kw_only=True):
 
     def in_state(self, *states: str) -> bool:
         """Return whether one of the states of an object is requested."""
-        return not self.states or not self.states.isdisjoint(states)
-
-
-def checked_states(texts: Collection[str], choices: tuple[str, ...], field: str) -> frozenset[str]:
-    """Return states of gangs or trees."""
-    return frozenset(checked_choice(text, choices, field, "state") for text in texts)
+        return not self.states or any(state in self.states for state in states)
 
 
 FORMS: Final = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUE,VALUE), KEY notin (VALUE,VALUE)"

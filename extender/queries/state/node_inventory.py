@@ -18,6 +18,7 @@ from extender.core.model.nodes import Node, Taint
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
+from extender.core.model.quantities import add_amounts
 from extender.ports.cluster_ports import Cluster
 from extender.queries.state.state_dto import NodeAt
 from extender.runtime.cooperative_yield import Yielder
@@ -173,8 +174,7 @@ def node_line(node: Node, pods: Mapping[PodUid, Pod]) -> NodeLine:
 def _requests(pods: Iterable[Pod]) -> dict[str, int]:
     total: dict[str, int] = {}
     for pod in pods:
-        for name, amount in pod.shape.requests:
-            total[name] = total.get(name, 0) + amount
+        add_amounts(total, dict(pod.shape.requests))
     return total
 
 
@@ -268,12 +268,10 @@ def live_node(view: ClusterView, name: NodeName, had: NodeAt | None) -> NodeNow 
     taken = dict(used)
     for pod in had.pods if had is not None else ():
         if pod.state == "reserved" and pod.uid not in on_it:
-            for resource, amount in pod.requests.items():
-                taken[resource] = taken.get(resource, 0) + amount
+            add_amounts(taken, pod.requests)
     for other in had.others if had is not None else ():
         if other.state == "reserved":
-            for resource, amount in other.requests.items():
-                taken[resource] = taken.get(resource, 0) + amount
+            add_amounts(taken, other.requests)
     return NodeNow(
         labels=node.labels,
         unschedulable=node.unschedulable,

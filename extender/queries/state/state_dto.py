@@ -256,7 +256,9 @@ class StateDifference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     limitations: list[str]
 
 
-def scope_of(node: str, domain: str, namespace: str, states: Collection[str] = ()) -> Scope:
+def scope_of(
+    node: str = "", domain: str = "", namespace: str = "", states: Collection[str] = ()
+) -> Scope:
     """Return the requested part of a state.
 
     Args:

@@ -23,6 +23,7 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.log.visible_state import visible_state
 from extender.core.model.ids import GangUid, NodeName
+from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.gang_status import PENDING, RootWorkload, gang_status
@@ -414,8 +415,7 @@ def _node_at(
 
 def _sum(amounts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     total = dict(amounts)
-    for name, amount in more.items():
-        total[name] = total.get(name, 0) + amount
+    add_amounts(total, more)
     return total
 
 

@@ -53,12 +53,13 @@ NOT_NOW = GangUnschedulable(outcome="impossible", reasons=("full",), when_empty=
 
 
 class LaterClock(SystemClock):
-    """The clock of the machine, ahead by what a test adds."""
+    """The clock of the machine, ahead by what a test adds, or at the time that a test sets."""
 
     ahead_us = 0
+    at_us = 0
 
     def now_us(self):
-        return super().now_us() + self.ahead_us
+        return self.at_us or super().now_us() + self.ahead_us
 
 
 class Sender:
@@ -433,6 +434,25 @@ async def test_a_gang_that_waits_is_notified_when_its_time_is_over(sender, recei
         heir.clock.ahead_us = 200_000_000
         await heir.notifier.look()
         assert len(receiver.events) == 2
+
+
+@pytest.mark.parametrize(("after_s", "expected"), [(30, ["a", "b"]), (90, ["a"])])
+async def test_another_time_to_wait_skips_and_repeats_none(sender, receiver, after_s, expected):
+    """The next leader has a shorter one, which is over for a gang that has waited between the two, or a longer one."""
+    async with sender(notify_waiting_after_s=60) as one:
+        await one.notifier.look()
+        await one.append(("a", GangObserved(kind="PodGroup")), ("a", NOT_NOW))
+        await one.append(("b", GangObserved(kind="PodGroup")), ("b", NOT_NOW))
+        state = one.leader.committed
+        since_us = {uid: state.gangs[GangUid(uid)].observed_us for uid in ("a", "b")}
+        assert since_us["a"] < since_us["b"]
+        one.clock.at_us = since_us["a"] + 60_000_000  # b's time is not over
+        await one.notifier.look()
+        assert subjects(receiver.accepted) == ["PodGroup/a/job"]
+    async with sender("other", notify_waiting_after_s=after_s) as heir:
+        heir.clock.at_us = since_us["b"] + 59_000_000
+        await heir.notifier.look()
+        assert subjects(receiver.accepted) == [f"PodGroup/{uid}/job" for uid in expected]
 
 
 async def test_only_the_chosen_namespaces_are_notified(sender, receiver):

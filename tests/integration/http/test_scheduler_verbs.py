@@ -145,7 +145,7 @@ class Served:
                 ),
                 reviews,
                 lambda: [key.namespace for key in stage.cluster.view().groups],
-                (status,),
+                status.replica_routes(),
             ),
             stage.settings,
             self.tls,

@@ -8,15 +8,17 @@ from extender.queries.explain.past_explanation import PastExplanations
 
 
 def past_node(as_of):
-    return _fetching(PastNodesApi(as_of).node)
+    return _fetching(PastNodesApi(as_of))
 
 
 def past_explain(as_of, reader):
-    return _fetching(PastExplainApi(PastExplanations(as_of, reader)).explain)
+    return _fetching(PastExplainApi(PastExplanations(as_of, reader)))
 
 
-def _fetching(handler):
+def _fetching(api):
+    (route,) = api.routes()
+
     async def ask(request, headers):
-        return await handler(request.clone(headers=headers))
+        return await route.handler(request.clone(headers=headers))
 
     return ask

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from extender.cli.connection.kubeconfig_token import kubeconfig_token
+from extender.cli.connection.service_credentials import kubeconfig_token
 from extender.core.model.errors import BadInput
 
 V1 = "client.authentication.k8s.io/v1"

@@ -72,7 +72,7 @@ def test_wide_has_more_columns_and_headers_can_be_left_out(capsys):
     header, first, *_ = printed(capsys, form=ListForm.wide).out.splitlines()
     assert header.split() == ["NAME", "POD", "COUNT", "STATE", "AGE", "SEEN", "(UTC)"]
     assert first.endswith("120m  2026-11-20 03:12:00")
-    assert printed(capsys, headers=False).out.splitlines()[0].split()[0] == "b"
+    assert printed(capsys, no_headers=True).out.splitlines()[0].split()[0] == "b"
 
 
 def test_names_and_values_for_programs(capsys):
@@ -100,7 +100,7 @@ def test_no_rows_are_a_sentence_on_stderr(capsys):
     ],
 )
 def test_rows_are_sorted_by_value_and_those_without_come_last(capsys, column, descending, order):
-    out = printed(capsys, form=ListForm.name, sort_by=column, descending=descending).out
+    out = printed(capsys, form=ListForm.name, sort_by="-" * descending + column).out
     assert out.split() == [f"row/{name}" for name in order]
 
 

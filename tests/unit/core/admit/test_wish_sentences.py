@@ -7,7 +7,7 @@ import pytest
 
 from extender.cli.commands.explain_command import print_explanation
 from extender.cli.commands.report_command import _placement
-from extender.cli.options.list_options import listed
+from extender.cli.options.list_options import Where
 from extender.cli.output.plan_text import plan_markdown, print_plan
 from extender.core.admit import verdict_events
 from extender.core.admit.gang_sentences import (
@@ -309,13 +309,13 @@ async def test_the_report_asks_about_each_gang_in_more_domains_than_it_prefers(s
             return explanation
         return [explanation.gang]
 
-    report = _placement(ask, listed("", True), "", 10)
+    report = _placement(ask, Where().part(), "", 10)
     (row,) = report.rows
     assert (row["gang"], row["group"], row["level"]) == ("default/g", "g", RACK)
     assert (row["domains"], row["best"], row["proved"]) == (2, 2, "yes")
     assert row["free_now"] == "r7"
     assert set(row) == set(LIVE_REPORTS["placement"].columns)
-    assert _placement(ask, listed("", True), "", 0).more
+    assert _placement(ask, Where().part(), "", 0).more
 
 
 async def test_a_tree_is_planned_anew_in_the_capacity_that_it_has():

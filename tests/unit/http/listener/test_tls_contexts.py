@@ -8,8 +8,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from extender.core.model.errors import BadInput
-from extender.http.listener.client_certificate import ClientCertificate
-from extender.http.listener.tls_contexts import TlsContexts
+from extender.http.listener.tls_contexts import ClientCertificate, TlsContexts
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.telemetry import METRICS

@@ -19,8 +19,7 @@ from extender.core.workloads.tree_policy import TreeProfile
 from extender.queries.plan import plan_service
 from extender.queries.plan.node_groups import NodeGroupSpec
 from extender.queries.plan.plan_query import PlanInput
-from extender.queries.plan.plan_service import PlanQueryWorker, PlanService
-from extender.queries.plan.plan_worker_input import restored, snapshot
+from extender.queries.plan.plan_service import PlanQueryWorker, PlanService, restored, snapshot
 from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import Stage
 from tests.support.service.live_plans import live_plans
