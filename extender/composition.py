@@ -471,9 +471,7 @@ class Service(Engine):
         super().__init__(settings, opened.inputs, cluster_adapter, writer, clock, planner)
         self._watch_log(opened, clock)
         plane = cluster_adapter.control_plane
-        self.features = (
-            FeatureGateMonitor(cluster_adapter, plane, writer, clock, settings) if plane else None
-        )
+        self.features = FeatureGateMonitor(cluster_adapter, plane, writer, clock) if plane else None
         self.extender_service.recent_stall = self.loop_monitor.recent_stall
         self.tls = TlsContexts(settings, SystemClock()) if settings.has_tls else None
         self.forwarder = LeaderProxy(writer, settings, self.tls)
@@ -533,11 +531,11 @@ class Service(Engine):
         verify_next = functools.partial(
             self.verification.run, verify_slice, opened.url, settings.anchor_key_file
         )
-        self.verifier = LogVerifier(writer, cluster_adapter, verify_next, clock, settings.identity)
+        self.verifier = LogVerifier(writer, cluster_adapter, verify_next, clock)
         self.projector = ReadModelProjector(writer, opened.projection)
-        self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
+        self.drift = StateVerifier(writer, opened.log, opened.snapshots)
         self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
-        self.clock_monitor = ClockMonitor(writer, clock, settings.identity)
+        self.clock_monitor = ClockMonitor(writer, clock)
 
     def _applications(self, opened: Store, clock: Clock) -> tuple[web.Application, ...]:
         """Return the HTTP applications, one for each listener."""

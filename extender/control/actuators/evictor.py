@@ -87,6 +87,7 @@ class Evictor:
             now_s=lambda: clock.monotonic_ms() / 1000,
         )
         self._queue.name_of = lambda uid: self._jobs[uid].victim.pod if uid in self._jobs else uid
+        self.run = self._queue.run
         self._faults: ObjectFaults[str] = ObjectFaults("evictions", clock.monotonic_ms)
         self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
         self._requested: dict[PodUid, EvictionRequest] = {}
@@ -206,10 +207,6 @@ class Evictor:
                 log.warning("victims are not deleted", extra={"preemptor": uid, "reason": words})
 
     # -- the work ----------------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Execute queued deletions until cancelled."""
-        await self._queue.run()
 
     async def _process(self, uid: PodUid) -> Retry | None:
         job = self._jobs.get(uid)

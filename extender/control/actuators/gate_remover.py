@@ -35,6 +35,7 @@ class GateRemover:
             policy=RetryPolicy(first_s=PAUSE_S, max_s=PAUSE_S, after_failure="rest"),
         )
         self._queue.name_of = lambda uid: self._due[uid].path if uid in self._due else uid
+        self.run = self._queue.run
 
     def sync(self, held: Iterable[Pod]) -> None:
         """Queue the members whose gate is to be removed, and drop queued members that are not in `held`."""
@@ -43,10 +44,6 @@ class GateRemover:
         for uid in self._due:
             if uid not in before:
                 self._queue.add(uid)
-
-    async def run(self) -> None:
-        """Remove gates until cancelled."""
-        await self._queue.run()
 
     async def _remove(self, uid: PodUid) -> Retry | None:
         pod = self._due.get(uid)

@@ -86,6 +86,7 @@ class MoveController:
             policy=RETRIES,
             now_s=lambda: clock.monotonic_ms() / 1000,
         )
+        self.run = self._queue.run
         self._idle: IdleTimes[PlanId] = IdleTimes(clock)
         self._refusal = ""  # of the API server, for the last eviction
         self.waits_for = ""  # why the pod of the current move is not evicted
@@ -221,10 +222,6 @@ class MoveController:
             self._queue.add(uid)
 
     # -- the work ----------------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Execute queued evictions until cancelled."""
-        await self._queue.run()
 
     async def _process(self, uid: PodUid) -> Retry | None:
         await self._leader.until_may_act()

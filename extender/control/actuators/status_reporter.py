@@ -151,6 +151,7 @@ class StatusReporter:
             policy=RETRIES,
             lane_of=_namespace_of,
         )
+        self.run = self._jobs.run  # a rejected write is repeated when its value changes
         self._leaves: dict[GroupKey, _Leaf] = {}
         self._unsettled: set[GroupKey] = set()  # leaves that wait for `SETTLED_MS`
         # Leaves none of whose members waited, while pods belong to gangs as in this map
@@ -462,10 +463,6 @@ class StatusReporter:
     def warn(self, group: Group, reason: str, text: str) -> None:
         """Queue an Event about a group that does not follow from the state."""
         self._jobs.add(_group_event(group, text, reason))
-
-    async def run(self) -> None:
-        """Write until cancelled; a rejected write is repeated when its value changes."""
-        await self._jobs.run()
 
     async def _until_its_turn(self) -> None:
         """Wait for members that are being placed, then until this process may act: the write follows without another await."""

@@ -134,6 +134,13 @@ class Leader(LeaderRole):
             return ()
         return await self.append_nowait(drafts)
 
+    async def append_own(self, *data: AnyEventData) -> tuple[RecordedEvent, ...]:
+        """Append events about no gang, in the name of this replica; raises as `append`."""
+        actor = self._identity.holder
+        return await self.append(
+            [NewEvent(gang_uid=NIL_GANG, gang="", data=each, actor=actor) for each in data]
+        )
+
     def append_nowait(
         self, drafts: Sequence[NewEvent], after: Callable[[], Awaitable[None]] | None = None
     ) -> Awaitable[tuple[RecordedEvent, ...]]:
@@ -189,12 +196,8 @@ class Leader(LeaderRole):
         ]
         if self.history.unrecorded is not None:
             events.append(self.history.unrecorded)
-        drafts = [
-            NewEvent(gang_uid=NIL_GANG, gang="", data=f, actor=self._identity.holder)
-            for f in events
-        ]
         try:
-            await self.append(drafts)
+            await self.append_own(*events)
         except (NotLeading, StoreUnavailable) as error:
             log.warning("lease not recorded", extra={"error": str(error)})
 

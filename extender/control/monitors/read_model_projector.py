@@ -25,17 +25,14 @@ class ReferenceIndexer:
         self._leader = leader
         self._mentions = mentions
         self._indexed = START  # up to here, as far as this process knows
-
-    async def run(self) -> None:
-        """Index until cancelled; retry when the database does not answer."""
-        await PeriodicTask(
+        self.run = PeriodicTask(
             name="reference_indexer",
             work=self.catch_up,
             every_s=PAUSE_S,
-            condition=self._leader.may_record,
+            condition=leader.may_record,
             expected=(StoreUnavailable,),
             failure="names in events are not indexed",
-        ).run()
+        ).run
 
     async def catch_up(self) -> None:
         """Index all events that are not indexed yet, while this process may record.
@@ -68,17 +65,14 @@ class ReadModelProjector:
         self._projection = projection
         self._batch = BATCH
         self.position = START  # the last projected event, as far as this process knows
-
-    async def run(self) -> None:
-        """Project until cancelled; retry failures."""
-        await PeriodicTask(
+        self.run = PeriodicTask(
             name="read_model_projector",
             work=self.catch_up,
             every_s=LOOK_EVERY_S,
-            condition=self._leader.may_act,
+            condition=leader.may_act,
             expected=(StoreUnavailable, CorruptLog),
             failure="log not projected",
-        ).run()
+        ).run
 
     async def catch_up(self) -> None:
         """Project up to the committed position, while this process may act.

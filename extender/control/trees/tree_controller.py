@@ -18,7 +18,7 @@ from immutables import Map
 from extender.control.log.leader import Leader
 from extender.control.trees.group_controller import GroupController
 from extender.control.trees.workload_notifier import WorkloadNotifier
-from extender.core.log.events import NewEvent, RetireReason
+from extender.core.log.events import EventSource, RetireReason
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG
@@ -289,10 +289,8 @@ class TreeController:
         decisions = list(decided)
         if not decisions:
             return
-        drafts = [
-            NewEvent(gang_uid=NIL_GANG, gang="", data=event, actor=self._settings.identity)
-            for event, _ in decisions
-        ]
+        source = EventSource(actor=self._settings.identity, cause="")
+        drafts = [source.draft(NIL_GANG, "", event) for event, _ in decisions]
         heads = [encoded for _, encoded in decisions if encoded]
 
         async def save() -> None:  # at once: the store writes those that wait together

@@ -107,7 +107,7 @@ class Replica:
             settings, MemoryDecisionInputs(run.database.shared), self.cluster, self.leader, clock, planner
         )  # fmt: skip
         self.service = self.engine.extender_service
-        self.monitor = ClockMonitor(self.leader, clock, self.name)
+        self.monitor = ClockMonitor(self.leader, clock)
 
     def start(self) -> None:
         """Start all that a service runs."""
