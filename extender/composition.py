@@ -568,7 +568,7 @@ class Service(Engine):
         plans = PlanService(
             self.cluster,
             self.leader,
-            self.barriers,
+            self.barriers.started,
             clock,
             self.worker.run,
             answer_plan_request,

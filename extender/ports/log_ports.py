@@ -11,6 +11,7 @@ from extender.core.log.anchors import Anchor
 from extender.core.log.events import RecordedEvent
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import Epoch, Position
+from extender.core.planner.plan_types import DecisionInput
 
 
 class Clock(Protocol):
@@ -257,18 +258,6 @@ class Snapshots(Protocol):
     async def delete_all(self) -> None:
         """Delete the snapshots of all codecs, where one may not be a fold of the log."""
         ...
-
-
-class DecisionInput(msgspec.Struct, frozen=True, kw_only=True):
-    """The canonical input of one decision, in parts, so that equal parts are stored once.
-
-    `core.planner.codec.request_codec` defines the digest; parts are in a fixed order.
-    """
-
-    digest: str  # hex SHA-256 over head and parts
-    head: bytes
-    parts: tuple[bytes, ...]
-    hashes: tuple[bytes, ...] = ()  # SHA-256 of head and parts; empty: not computed yet
 
 
 class DecisionInputs(Protocol):

@@ -33,7 +33,7 @@ from extender.core.model.ids import Position
 from extender.ports.log_ports import START, NotifiedUpTo
 from extender.snapshots.state_loader import gc_paused
 from extender.store.decision_inputs import BECOME_OWNER
-from extender.store.engine import connect, driver_connection, our_faults, transaction
+from extender.store.engine import driver_connection, one_connection, transaction
 from extender.store.log.log_reader import read_pages, reading_connection
 from extender.store.tables import PROJECTION
 
@@ -66,9 +66,8 @@ async def rebuild_projection(url: str) -> Position:
         CorruptLog: The log is not whole; the tables stay as they were.
         StoreUnavailable: No answer; the tables stay as they were.
     """
-    with our_faults("rebuilding the interval tables"):
-        settings = {"synchronous_commit": "off"}  # a projection lost in a crash is made again
-        connection = await connect(url, name="rebuild", settings=settings, command_timeout_s=3600.0)
+    options = {"name": "rebuild", "settings": PROJECTING, "command_timeout_s": 3600.0}
+    async with one_connection(url, "rebuilding the interval tables", **options) as connection:
         try:
             async with connection.transaction():
                 await connection.execute(BECOME_OWNER)
@@ -80,8 +79,6 @@ async def rebuild_projection(url: str) -> Position:
             raise BadInput(
                 f"the database role may not rebuild the interval tables: {error}; use that of `db migrate`"
             ) from error
-        finally:
-            await connection.close()
 
 
 async def _fill(url: str, copies: _Copies) -> Position:

@@ -222,8 +222,7 @@ class Evictor:
 
     async def _evict(self, job: _EvictionJob) -> None:
         victim = job.victim
-        namespace, _, name = victim.pod.partition("/")
-        pod = PodRef(namespace=namespace, name=name, uid=victim.uid)
+        pod = PodRef.at(victim.pod, victim.uid)
         preemption = await self._wait_and_recheck(job)
         if preemption is None:
             return
@@ -246,7 +245,12 @@ class Evictor:
             if isinstance(error, RequestRejected) or error.refused:
                 self._requested.pop(victim.uid, None)
             raise
-        await self._cluster.notice(_k8s_event(preemption, victim, text, readers))
+        by_namespace, _, by_name = preemption.gang.partition("/")
+        related = (preemption.kind, by_namespace, by_name, preemption.gang_uid)
+        shown = related if readers.sees(by_namespace) else None
+        await self._cluster.notice(
+            K8sEvent.about(pod, "Preempted", text, action="Preempting", related=shown)
+        )
 
     def _lost(self, victim: Victim) -> str:
         """Return what the eviction of a pod loses, as the end of a text; empty: it uses no GPU, or does not run."""
@@ -320,22 +324,3 @@ def _message(preemption: PendingPreemption, victim: Victim, readers: Visibility)
     if not is_hidden(by):
         by = f"{preemption.kind} {preemption.gang} (priority {preemption.priority})"
     return f"{by} needs the capacity of {victim.unit} (priority {preemption.priorities[unit]})"
-
-
-def _k8s_event(
-    preemption: PendingPreemption, victim: Victim, text: str, readers: Visibility
-) -> K8sEvent:
-    namespace, _, name = victim.pod.partition("/")
-    by_namespace, _, by_name = preemption.gang.partition("/")
-    return K8sEvent(
-        kind="Pod",
-        namespace=namespace,
-        name=name,
-        uid=victim.uid,
-        reason="Preempted",
-        message=text,
-        action="Preempting",
-        related=(preemption.kind, by_namespace, by_name, preemption.gang_uid)
-        if readers.sees(by_namespace)
-        else None,
-    )

@@ -50,5 +50,5 @@ class GateRemover:
         if pod is None:
             # It has a reservation now, or is gone.
             return None
-        ref = PodRef(namespace=pod.namespace, name=pod.name, uid=uid)
+        ref = PodRef.at(pod.path, uid)
         return await retried(self._cluster.remove_gate(ref), log, "gate not removed", pod=pod.name)

@@ -35,9 +35,8 @@ from extender.core.model.errors import (
 )
 from extender.core.model.ids import NIL_GANG, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
-from extender.core.planner.codec.request_codec import digest_of
 from extender.core.planner.moves.move_problem import Move
-from extender.core.planner.plan_types import PLANNER_VERSION
+from extender.core.planner.plan_types import PLANNER_VERSION, DecisionInput
 from extender.core.preempt.moves_lifecycle import (
     MovesContext,
     decide_moves,
@@ -46,7 +45,7 @@ from extender.core.preempt.moves_lifecycle import (
     what_keeps,
 )
 from extender.ports.cluster_ports import Cluster, K8sEvent, PodRef
-from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
+from extender.ports.log_ports import Clock, DecisionInputs
 from extender.runtime.stall_timer import IdleTimes
 from extender.settings import Settings
 from extender.telemetry import METRICS
@@ -109,7 +108,7 @@ class MoveController:
             QueryUnavailable: This replica does not lead, or the log does not answer.
         """
         state, view = self.require_none(), self._cluster.view()
-        encoded = DecisionInput(digest=digest_of(request, ()), head=request, parts=())
+        encoded = DecisionInput.of(request)
         shapes: list[dict[str, int]] = []
         data = MovesPlanned(
             plan=PlanId(self._clock.new_id()),
@@ -229,9 +228,9 @@ class MoveController:
         if moves is None or moves.current.uid != uid or self._keeps(moves):
             return None  # a pass queues it again
         move = moves.current
-        namespace, _, name = move.pod.partition("/")
+        pod = PodRef.at(move.pod, uid)
         try:
-            await self._cluster.evict(PodRef(namespace=namespace, name=name, uid=uid), "evicted")
+            await self._cluster.evict(pod, "evicted")
         except (RequestRejected, ClusterUnavailable) as error:
             self._refusal = str(error)
             log.info("pod not evicted for a move", extra={"pod": move.pod, "error": str(error)})
@@ -239,17 +238,7 @@ class MoveController:
         self._refusal = ""
         # what for is not in it: that may be a gang of another namespace
         text = f"moved: it leaves {move.source}, and {move.target} is held for the pod that its controller makes"
-        await self._cluster.notice(
-            K8sEvent(
-                kind="Pod",
-                namespace=namespace,
-                name=name,
-                uid=uid,
-                reason="Moved",
-                message=text,
-                action="Moving",
-            )
-        )
+        await self._cluster.notice(K8sEvent.about(pod, "Moved", text, action="Moving"))
         return None
 
     def _keeps(self, moves: PendingMoves) -> bool:

@@ -268,8 +268,7 @@ class Nominator:
         if pod is None:
             # Planned again, or gone.
             return None
-        ref = PodRef(namespace=pod.namespace, name=pod.name, uid=uid)
-        clearing = self._cluster.nominate(ref, None)
+        clearing = self._cluster.nominate(PodRef.at(pod.path, uid), None)
         return await retried(clearing, log, "nomination not cleared", pod=pod.name)
 
     async def _execute(self, uid: PodUid) -> Retry | None:
@@ -298,8 +297,7 @@ class Nominator:
 
         The nomination of a member that kube-scheduler finds without it comes last, if it is needed at all.
         """
-        namespace, _, name = claim.pod.partition("/")
-        pod = PodRef(namespace=namespace, name=name, uid=claim.uid)
+        pod = PodRef.at(claim.pod, claim.uid)
         view = self._cluster.view()
         member = view.pods.get(claim.uid)
         if claim.kind == "reservation":

@@ -50,7 +50,7 @@ from extender.core.verbs.filter_and_prioritize import (
     pending_reason,
     possible_pod_rules,
 )
-from extender.ports.cluster_ports import Cluster, Condition, K8sEvent
+from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import EXPLAINED, MISMATCH, SCHEDULED
 from extender.runtime.periodic import ObjectFaults
@@ -456,7 +456,8 @@ class StatusReporter:
                 readers = readers_of(leaf.namespace, show_names=self._show_names)
                 text = _event_text(run, leaf, readers)
                 for pod in sorted(fresh, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
-                    self._jobs.add(_pod_event(pod, text))
+                    ref = PodRef.at(pod.path, pod.uid)
+                    self._jobs.add(K8sEvent.about(ref, "FailedScheduling", text, warning=True))
                 reported |= {pod.uid: reason for pod in waiting}
         return _Leaf(inputs, reason, since_ms, reported, settled)
 
@@ -496,18 +497,6 @@ def _waits(pod: Pod, state: ReservationState) -> bool:
 
 def _namespace_of(job: _ConditionJob | K8sEvent) -> str:
     return job.namespace if isinstance(job, K8sEvent) else job.group.namespace
-
-
-def _pod_event(pod: Pod, reason: str) -> K8sEvent:
-    return K8sEvent(
-        kind="Pod",
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
-        reason="FailedScheduling",
-        message=reason,
-        warning=True,
-    )
 
 
 def _group_event(group: Group, text: str, reason: str = "Questionable") -> K8sEvent:

@@ -97,7 +97,7 @@ def loop_parts(
         exchange=LoopExchange(
             published=published,
             committed_losses=LossPredictor(published, reasons, clock, settings),
-            evictions=evictor,
+            eviction_context=evictor.eviction_context,
             rejections=rejections,
             held_back=held_back,
         ),

@@ -85,8 +85,7 @@ class TerminationReasons:
     async def _look_up_one(
         self, lost: MemberTerminated | Reservation, ends: dict[PodUid, PodEnd | None]
     ) -> None:
-        namespace, _, name = lost.pod.partition("/")
-        ref = PodRef(namespace=namespace, name=name, uid=lost.uid)
+        ref = PodRef.at(lost.pod, lost.uid)
         async with self._turns:
             with self._faults.alone(lost.pod):
                 try:

@@ -51,6 +51,7 @@ from extender.core.planner.explain.plan_builder import without_extras
 from extender.core.planner.plan_types import (
     COMPLETE,
     TERMINATES,
+    DecisionInput,
     Plan,
     PlanRequest,
     Refusal,
@@ -64,7 +65,6 @@ from extender.core.preempt.unbound_gang_members import (
     leaves_being_evicted,
 )
 from extender.core.reconcile.overcommit_attribution import retry_time_us
-from extender.ports.log_ports import DecisionInput
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)

@@ -34,14 +34,8 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import CorruptLog, ExtenderError, NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG
-from extender.ports.log_ports import (
-    Clock,
-    DecisionInput,
-    DecisionInputs,
-    EventLog,
-    LeaseGrant,
-    Snapshots,
-)
+from extender.core.planner.plan_types import DecisionInput
+from extender.ports.log_ports import Clock, DecisionInputs, EventLog, LeaseGrant, Snapshots
 from extender.runtime.periodic import ObjectFaults
 from extender.snapshots.state_loader import SnapshotWriter
 

@@ -108,23 +108,14 @@ class HeldBackMembers:
         self._uids = {uid for uid in self._uids if is_reserved(uid)}
 
 
-class EvictionKnowledge(Protocol):
-    """What is known of victims beside the view; it changes between passes, with each eviction that is requested."""
-
-    def eviction_context(
-        self, actor: str, cause: str, view: ClusterView, state: ReservationState
-    ) -> EvictionContext:
-        """Return what is known now of the victims in a state, after an update from the view."""
-        ...
-
-
 class LoopExchange(msgspec.Struct, frozen=True, kw_only=True):
     """One instance per process; given to the control loop and to the verbs."""
 
     # the control loop writes, the verbs read
     published: PublishedPass
     committed_losses: LossPredictor  # for the committed state
-    evictions: EvictionKnowledge
+    # returns what is known of victims beside the view, see `Evictor.eviction_context`
+    eviction_context: Callable[[str, str, ClusterView, ReservationState], EvictionContext]
     # the verbs write, the control loop and the nominator read
     rejections: RejectionEvidence
     held_back: HeldBackMembers

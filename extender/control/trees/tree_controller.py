@@ -8,7 +8,6 @@ afterwards, from the committed state (`group_controller`). So a restart at any m
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -23,7 +22,7 @@ from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG
 from extender.core.model.object_identity import same_objects
-from extender.core.planner.codec.request_codec import digest_of
+from extender.core.planner.plan_types import DecisionInput
 from extender.core.trees.leaves_in_use import LeafUses, WorkloadName, with_finished_pods
 from extender.core.trees.tree_events import (
     TreeEvent,
@@ -45,7 +44,7 @@ from extender.core.workloads.workload_object import (
     WorkloadObject,
 )
 from extender.ports.cluster_ports import Cluster
-from extender.ports.log_ports import DecisionInput, DecisionInputs
+from extender.ports.log_ports import DecisionInputs
 from extender.ports.workload_ports import Workloads, WorkloadView
 from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import first_of
@@ -294,7 +293,7 @@ class TreeController:
         heads = [encoded for _, encoded in decisions if encoded]
 
         async def save() -> None:  # at once: the store writes those that wait together
-            await asyncio.gather(*(self._inputs.save(_input(head)) for head in heads))
+            await asyncio.gather(*(self._inputs.save(DecisionInput.of(head)) for head in heads))
 
         await self._leader.append_nowait(drafts, save if heads else None)
 
@@ -337,8 +336,3 @@ class TreeController:
 
 def _name_of(workload: WorkloadObject) -> str:
     return f"{workload.kind}/{workload.namespace}/{workload.name}"
-
-
-def _input(head: bytes) -> DecisionInput:
-    hashes = (hashlib.sha256(head).digest(),)
-    return DecisionInput(digest=digest_of(head, ()), head=head, parts=(), hashes=hashes)

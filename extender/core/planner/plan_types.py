@@ -6,7 +6,8 @@ from its stored input. Must not depend on the log, the informers or a clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -470,3 +471,27 @@ def without_lacking_members(group: PlanGroup, shapes: Sequence[PodShape]) -> Pla
         members=tuple(m for m in group.members if not shapes[m.shape].lacking),
         groups=tuple(without_lacking_members(child, shapes) for child in group.groups),
     )
+
+
+class DecisionInput(msgspec.Struct, frozen=True, kw_only=True):
+    """The canonical input of one decision, in parts, so that equal parts are stored once.
+
+    Of a plan request the head is everything but the nodes and the units that can be evicted; its parts are those of
+    `codec/request_codec`.
+    """
+
+    digest: str  # hex SHA-256 of `hashes`
+    head: bytes
+    parts: tuple[bytes, ...] = ()
+    hashes: tuple[bytes, ...] = ()  # SHA-256 of head and parts; empty: not computed yet
+
+    @classmethod
+    def of(cls, head: bytes, parts: tuple[bytes, ...] = ()) -> DecisionInput:
+        """Return an input with its hashes."""
+        hashes = tuple(hashlib.sha256(piece).digest() for piece in (head, *parts))
+        return cls(digest=digest_of_hashes(hashes), head=head, parts=parts, hashes=hashes)
+
+
+def digest_of_hashes(hashes: Iterable[bytes]) -> str:
+    """Return the digest of an input, from the SHA-256 of its head and parts."""
+    return hashlib.sha256(b"".join(hashes)).hexdigest()

@@ -6,7 +6,6 @@ offers, units and trees, each in the order of their names. This module decides n
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Iterator, Sequence
 from typing import TypeAlias
 
@@ -14,8 +13,9 @@ import msgspec
 
 from extender.core.log.events import GroupRecord
 from extender.core.model.ids import NodeName, PodUid
-from extender.core.planner.codec.request_codec import EncodedRequest, InputSummary, digest_of
+from extender.core.planner.codec.request_codec import InputSummary
 from extender.core.planner.codec.victim_codec import cut
+from extender.core.planner.plan_types import DecisionInput
 
 
 class OfferedPod(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -98,16 +98,10 @@ _HEAD = msgspec.json.Decoder(PreemptVerbInput)
 _PART: msgspec.json.Decoder[_Part] = msgspec.json.Decoder(_Part)
 
 
-def encode(verb_input: PreemptVerbInput) -> EncodedRequest:
+def encode(verb_input: PreemptVerbInput) -> DecisionInput:
     """Return an input encoded as head and parts."""
     head = _ENCODER.encode(msgspec.structs.replace(verb_input, offers=(), units=(), trees=()))
-    parts = tuple(map(_ENCODER.encode, _parts(verb_input)))
-    return EncodedRequest(
-        head=head,
-        parts=parts,
-        hashes=tuple(hashlib.sha256(piece).digest() for piece in (head, *parts)),
-        digest=digest_of(head, parts),
-    )
+    return DecisionInput.of(head, tuple(map(_ENCODER.encode, _parts(verb_input))))
 
 
 def _parts(verb_input: PreemptVerbInput) -> Iterator[_Part]:

@@ -10,7 +10,8 @@ import asyncpg
 import pytest
 
 from extender.core.model.errors import BadInput
-from extender.ports.log_ports import DecisionInput, Snapshot
+from extender.core.planner.plan_types import DecisionInput
+from extender.ports.log_ports import Snapshot
 from extender.ports.query_ports import EventFilter
 from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs

@@ -13,7 +13,8 @@ from extender.core.log.events import GangRemoved, GangUnschedulable
 from extender.core.log.tampering import TamperKind
 from extender.core.model.ids import Epoch, Position
 from extender.core.planner.codec.request_codec import digest_of
-from extender.ports.log_ports import DecisionInput, LogHead
+from extender.core.planner.plan_types import DecisionInput
+from extender.ports.log_ports import LogHead
 from extender.runtime.log_keys import LogKeys, make_key, parse_keys
 from extender.snapshots.state_loader import load_state, save_snapshot
 from extender.store.decision_inputs import PostgresDecisionInputs

@@ -41,7 +41,7 @@ class Verbs:
         exchange = LoopExchange(
             published=self.published,
             committed_losses=LossPredictor(self.published, reasons, stage.clock, stage.settings),
-            evictions=stage.parts.evictor,
+            eviction_context=stage.parts.evictor.eviction_context,
             rejections=self.rejections,
             held_back=self.held_back,
         )
