@@ -276,18 +276,6 @@ class DecisionInputs(Protocol):
         ...
 
 
-class ReferenceIndex(Protocol):
-    """The index of the objects that events name, updated after the appends; queries without it are slower."""
-
-    async def note(self, most: int) -> int:
-        """Index what the next events name, at most `most` events; return how many were read.
-
-        Raises:
-            StoreUnavailable: Try again.
-        """
-        ...
-
-
 class NotifiedUpTo(msgspec.Struct, frozen=True, kw_only=True):
     """Up to where the receiver of notifications has been notified."""
 
@@ -325,10 +313,6 @@ class IntervalProjection(Protocol):
             CorruptLog: An event type that the functions of the database do not know.
             StoreUnavailable: Unknown outcome; call again.
         """
-        ...
-
-    async def projected(self) -> Position:
-        """Return the projected position; 0 if the tables are empty."""
         ...
 
 

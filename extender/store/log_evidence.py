@@ -17,11 +17,7 @@ import asyncpg
 import msgspec
 
 from extender.core.log.interval_row_projection import (
-    GangRow,
     IntervalRow,
-    PlacementRow,
-    PreemptionRow,
-    VictimStatusRow,
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import Epoch, Position
@@ -38,6 +34,7 @@ from extender.store.engine import KeptConnection, connect
 from extender.store.log.log_reader import SETTINGS
 from extender.store.schema_definitions import read_definitions, read_privileged_roles
 from extender.store.snapshot_table import authenticated
+from extender.store.tables import COLUMNS, INTERVAL_TABLES, IntervalTable
 
 LEASE: Final = "SELECT epoch FROM gx.lease WHERE id = 1"
 SNAPSHOT_KEYS: Final = "SELECT position, codec FROM gx.snapshot ORDER BY position, codec"
@@ -68,24 +65,6 @@ WHERE c.id = 1 AND (r.position <= $1 OR r.position > c.position) AND {COUNTED} G
 INDEXED_NAMES: Final = f"""
 SELECT r.position, r.kind, r.name FROM gx.event_reference r WHERE r.position > $1 AND r.position <= $2 AND {COUNTED}
 """  # noqa: S608 -- our text
-
-
-class _Table(msgspec.Struct, frozen=True):
-    """An interval table: its name, the columns of its key with their types, and the position where a row begins."""
-
-    name: str
-    key: Mapping[str, str]
-    begin: str
-
-
-TABLES: Final[Mapping[type[IntervalRow], _Table]] = {
-    PlacementRow: _Table(
-        "placement", {"pod_uid": "text", "from_position": "bigint"}, "from_position"
-    ),
-    GangRow: _Table("gang_state", {"gang_uid": "text", "from_position": "bigint"}, "from_position"),
-    VictimStatusRow: _Table("victim", {"position": "bigint", "pod_uid": "text"}, "position"),
-    PreemptionRow: _Table("preemption", {"position": "bigint"}, "position"),
-}
 
 
 class PostgresLogEvidence:
@@ -189,11 +168,11 @@ class PostgresLogEvidence:
         """See `LogEvidence.stored_rows`."""
         by_key: dict[tuple[object, ...], IntervalRow] = {}
         async with self._connection.use("reading interval tables") as connection:
-            for kind, table in TABLES.items():
+            for kind, table in INTERVAL_TABLES.items():
                 mine = [row for row in rows if type(row) is kind]
                 if not mine:
                     continue
-                columns = [name for name in kind.__struct_fields__ if name != "victims"]
+                columns = COLUMNS[kind]
                 values = [[getattr(row, name) for row in mine] for name in table.key]
                 for record in await connection.fetch(_by_key(table, columns), *values):
                     fields: dict[str, Any] = {name: _plain(name, record[name]) for name in columns}
@@ -209,7 +188,7 @@ class PostgresLogEvidence:
                     f"SELECT count(*) FROM gx.{table.name} WHERE {table.begin} <= $1",  # noqa: S608 -- our names
                     until,
                 )
-                for table in TABLES.values()
+                for table in INTERVAL_TABLES.values()
             }
 
     async def indexed(self) -> Position:
@@ -275,7 +254,7 @@ def _digest(body: bytes) -> bytes:
     return digest.digest()
 
 
-def _by_key(table: _Table, columns: Sequence[str]) -> str:
+def _by_key(table: IntervalTable, columns: Sequence[str]) -> str:
     """Return the query of rows by the arrays of their key columns."""
     selected = ", ".join(f"t.{name}" for name in columns)
     arrays = ", ".join(f"${n}::{of}[]" for n, of in enumerate(table.key.values(), start=1))
@@ -287,7 +266,7 @@ def _by_key(table: _Table, columns: Sequence[str]) -> str:
 
 
 def _key(row: IntervalRow) -> tuple[object, ...]:
-    return (type(row), *(getattr(row, name) for name in TABLES[type(row)].key))
+    return (type(row), *(getattr(row, name) for name in INTERVAL_TABLES[type(row)].key))
 
 
 def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 -- a column of any type

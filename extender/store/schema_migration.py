@@ -42,13 +42,13 @@ def migrations_folder() -> Path:
     return _packaged("migrations", "migrations", "env.py", "the migrations are")
 
 
-def _packaged(packaged: str, in_checkout: str, file: str, what: str) -> Path:
+def _packaged(packaged: str, in_checkout: str, file: str, subject: str) -> Path:
     """Return the folder that has a file: packaged in an installed wheel, else in the checkout."""
     package = Path(__file__).resolve().parent
     for folder in (package / packaged, package.parents[1] / in_checkout):
         if (folder / file).is_file():
             return folder
-    raise SchemaOutdated(f"{what} missing beside {package}; install gang-extender again")
+    raise SchemaOutdated(f"{subject} missing beside {package}; install gang-extender again")
 
 
 def newest_revision() -> str:

@@ -13,14 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
-from extender.core.log.events import (
-    EventSource,
-    MoveRecord,
-    MovesPaused,
-    MovesPlanned,
-    NewEvent,
-    RecordedEvent,
-)
+from extender.core.log import events as ev
 from extender.core.log.moves_state import PendingMoves, moves_of
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
@@ -110,7 +103,7 @@ class MoveController:
         state, view = self.require_none(), self._cluster.view()
         encoded = DecisionInput.of(request)
         shapes: list[dict[str, int]] = []
-        data = MovesPlanned(
+        data = ev.MovesPlanned(
             plan=PlanId(self._clock.new_id()),
             question=question,
             by=by,
@@ -146,7 +139,7 @@ class MoveController:
         """
         moves = self._under_way()
         if moves.paused != paused:
-            data = MovesPaused(plan=moves.id, paused=paused, by=by)
+            data = ev.MovesPaused(plan=moves.id, paused=paused, by=by)
             draft = self._source(f"request of {by}").draft(NIL_GANG, "", data)
             await self._durable(self._leader.append_nowait([draft]))
 
@@ -172,7 +165,7 @@ class MoveController:
             raise NotFound("moves: none are under way")
         return moves
 
-    async def _durable(self, append: Awaitable[tuple[RecordedEvent, ...]]) -> None:
+    async def _durable(self, append: Awaitable[tuple[ev.RecordedEvent, ...]]) -> None:
         try:
             await append
         except (NotLeading, StoreUnavailable) as error:
@@ -180,14 +173,14 @@ class MoveController:
                 f"moves: {error}; look at `gang-extender moves` again"
             ) from error
 
-    def _source(self, cause: str) -> EventSource:
-        return EventSource(actor=self._settings.identity, cause=cause)
+    def _source(self, cause: str) -> ev.EventSource:
+        return ev.EventSource(actor=self._settings.identity, cause=cause)
 
     # -- for the control loop ----------------------------------------------------------------------
 
     def decide(
         self, view: ClusterView, forest: Forest, state: ReservationState, cause: str
-    ) -> list[NewEvent]:
+    ) -> list[ev.NewEvent]:
         """Return the events that bring the moves up to date with a state."""
         moves = state.moves
         if moves is None:
@@ -253,7 +246,7 @@ class MoveController:
 
 def _record(
     move: Move, view: ClusterView, state: ReservationState, shapes: list[dict[str, int]]
-) -> MoveRecord:
+) -> ev.MoveRecord:
     """Return a move as the log has it; its requests are added to the shapes.
 
     Raises:
@@ -268,7 +261,7 @@ def _record(
     requests = dict(pod.shape.requests)
     if requests not in shapes:
         shapes.append(requests)
-    return MoveRecord(
+    return ev.MoveRecord(
         pod=move.pod,
         uid=move.uid,
         group=root.bound[move.uid].group,

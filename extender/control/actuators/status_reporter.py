@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from immutables import Map
 
-from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
+from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue, retried
 from extender.control.actuators.write_priority import PlacementPriority
 from extender.control.log.leader import Leader
 from extender.core.admit.gang_sentences import (
@@ -39,7 +39,6 @@ from extender.core.admit.wish_sentences import group_lines, short_text
 from extender.core.log.preemption_state import PendingPreemption
 from extender.core.log.reservation_state import EMPTY, GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView, changed_groups, pods_by_leaf
-from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.message_formatting import counted, spaced
 from extender.core.model.object_identity import changed_keys, same_objects
@@ -472,22 +471,19 @@ class StatusReporter:
 
     async def _process(self, job: _ConditionJob | K8sEvent) -> Retry | None:
         begun_ms = self._clock.monotonic_ms()
-        try:
-            if isinstance(job, K8sEvent):
-                await self._cluster.notice(job)
-            elif (condition := self._wrote.get(job)) is not None and (
-                job.group in self._cluster.view().groups
-            ):
-                await self._cluster.set_conditions(job.group, job.uid, [condition])
-        except RequestRejected as error:
-            log.info("not reported", extra={"error": str(error)})
-        except ClusterUnavailable as error:
-            log.warning("not reported yet", extra={"error": str(error)})
-            return Retry(error.retry_after_s)
-        if not self._jobs.empty():
+        retry = await retried(self._write(job), log, "not reported")
+        if retry is None and not self._jobs.empty():
             took_ms = self._clock.monotonic_ms() - begun_ms
             await asyncio.sleep(min(REST_PER_WRITE * took_ms, REST_MS_MAX) / 1000)
-        return None
+        return retry
+
+    async def _write(self, job: _ConditionJob | K8sEvent) -> None:
+        if isinstance(job, K8sEvent):
+            await self._cluster.notice(job)
+        elif (condition := self._wrote.get(job)) is not None and (
+            job.group in self._cluster.view().groups
+        ):
+            await self._cluster.set_conditions(job.group, job.uid, [condition])
 
 
 def _waits(pod: Pod, state: ReservationState) -> bool:

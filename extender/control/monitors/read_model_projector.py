@@ -7,11 +7,12 @@ Reports from the tables name the position up to which they are complete.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from extender.control.log.leader import Leader
 from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.model.ids import Position
-from extender.ports.log_ports import START, IntervalProjection, ReferenceIndex
+from extender.ports.log_ports import START, IntervalProjection
 from extender.runtime.periodic import PeriodicTask
 
 AT_ONCE = 500  # events; a few milliseconds of the database
@@ -19,11 +20,12 @@ PAUSE_S = 0.5  # queries scan the events since the last update
 
 
 class ReferenceIndexer:
-    """Calls `ReferenceIndex.note` after appends."""
+    """Indexes the objects that events name after the appends; queries without that are slower."""
 
-    def __init__(self, leader: Leader, mentions: ReferenceIndex) -> None:
+    def __init__(self, leader: Leader, index: Callable[[int], Awaitable[int]]) -> None:
+        """Prepare; `index`: indexes what at most so many next events name, and returns how many it has read."""
         self._leader = leader
-        self._mentions = mentions
+        self._index = index
         self._indexed = START  # up to here, as far as this process knows
         self.run = PeriodicTask(
             name="reference_indexer",
@@ -42,7 +44,7 @@ class ReferenceIndexer:
         """
         end, has_indexed = self._leader.committed.position, False
         while self._indexed != end and self._leader.may_record():
-            looked_at = await self._mentions.note(AT_ONCE)
+            looked_at = await self._index(AT_ONCE)
             has_indexed = has_indexed or looked_at > 0
             if looked_at < AT_ONCE:
                 # where there was nothing, another replica may be at work still, and may fail

@@ -22,6 +22,7 @@ from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG
 from extender.core.model.object_identity import same_objects
+from extender.core.model.pod_groups import Group
 from extender.core.planner.plan_types import DecisionInput
 from extender.core.trees.leaves_in_use import LeafUses, WorkloadName, with_finished_pods
 from extender.core.trees.tree_events import (
@@ -32,11 +33,18 @@ from extender.core.trees.tree_events import (
     retire,
     with_native_groups,
 )
-from extender.core.workloads.kind_table import BY_KIND
+from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.kinds.job_kind import JOB
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS, PlainPodGroups
-from extender.core.workloads.native_groups import NativeGroup, NativeOwners, native_groups_of
+from extender.core.workloads.native_groups import (
+    NativeGroup,
+    NativeOwners,
+    adopts,
+    is_native,
+    native_groups_of,
+)
 from extender.core.workloads.tree_parts import LeafUse
+from extender.core.workloads.tree_policy import profile_of_name
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
     TEMPLATES_KIND,
@@ -336,3 +344,50 @@ class TreeController:
 
 def _name_of(workload: WorkloadObject) -> str:
     return f"{workload.kind}/{workload.namespace}/{workload.name}"
+
+
+_NATIVE_KINDS = frozenset(kind.kind for kind in KINDS if kind.native_parts is not None)
+
+
+class AdoptionHold:
+    """Answers whether a root is a group of another controller that is to hang below a composite; cheap, from the newest views.
+
+    Between its creation and our annotation on it, it looks like a tree of its own. Its pods are gated, so they wait; without this
+    they could be placed alone, although the composite asks for more groups than this one.
+    """
+
+    def __init__(self, workloads: Workloads | None, leader: Leader) -> None:
+        """Prepare; `workloads`: None: there are no trees of workloads, and nothing is held."""
+        self._workloads = workloads
+        self._leader = leader
+
+    def __call__(self, root: Group) -> bool:
+        """Return whether a root has to wait until it hangs below its composite, or is known to be a root."""
+        if self._workloads is None or not is_native(root) or root.parent is not None:
+            return False
+        view = self._workloads.view()
+        workload = _root_most(view, view.objects.get(root.owner_uid))
+        if workload is None:
+            # its owner may be among those that are not listed yet
+            return bool(view.pending & _NATIVE_KINDS)
+        kind = BY_KIND[workload.kind]
+        name = profile_name(kind, workload)
+        profile = profile_of_name(name, view.profiles)
+        if profile is None and "TreeProfile" not in view.synced:
+            return True
+        tree = self._leader.committed.trees.get(workload.uid)
+        if not adopts(kind, workload, profile) and not (tree is not None and tree.adopted):
+            return False
+        if tree is None or tree.outcome == "refused":
+            return True
+        parents = {adopted_group.name: adopted_group.parent for adopted_group in tree.adopted}
+        return parents.get(root.key.name, "?") != ""
+
+
+def _root_most(view: WorkloadView, workload: WorkloadObject | None) -> WorkloadObject | None:
+    """Return the workload whose tree an object belongs to; None: it has no tree."""
+    if workload is None or workload.owner is None:
+        return workload
+    if workload.owner.kind not in BY_KIND[workload.kind].part_of:
+        return workload
+    return view.objects.get(workload.owner.uid)

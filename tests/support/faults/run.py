@@ -17,7 +17,7 @@ from extender.composition import Engine
 from extender.control.admission.planner_pool import PlannerPool
 from extender.control.log import lease_loop
 from extender.control.log.leader import Leader
-from extender.control.log.lease import LeaseIdentity
+from extender.control.log.leader_role import LeaseIdentity
 from extender.control.monitors.clock_monitor import ClockMonitor
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import NotReady

@@ -39,8 +39,8 @@ class TerminationReasons:
         self._turns = asyncio.Semaphore(TOGETHER)
         self._tasks: set[asyncio.Task[None]] = set()
         self._faults: ObjectFaults[str] = ObjectFaults("ends of members")
-        self.known: Mapping[PodUid, PodEnd | None] = {}
-        self.awaited: frozenset[PodUid] = frozenset()
+        self.known: Mapping[PodUid, PodEnd | None] = {}  # None: the API server does not know
+        self.awaited: frozenset[PodUid] = frozenset()  # whose answers are pending
 
     def look_up(self, losses: Iterable[MemberTerminated | Reservation]) -> bool:
         """Start to look up losses that were not looked up before; return whether there are any."""
