@@ -52,9 +52,7 @@ from extender.store.log.postgres_event_log import PostgresEventLog, PostgresLeas
 from extender.store.projections import (
     PROJECTING,
     PROJECTION_TIMEOUT_S,
-    PostgresIntervalProjection,
-    PostgresNotificationCursor,
-    PostgresReferenceIndex,
+    PostgresReadModels,
 )
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.queries.report_queries import PostgresReportQueries
@@ -88,9 +86,7 @@ class Store(msgspec.Struct):
     snapshots: PostgresSnapshots
     inputs: PostgresDecisionInputs
     audit: PostgresEventQueries
-    reference_index: PostgresReferenceIndex
-    notified: PostgresNotificationCursor
-    projection: PostgresIntervalProjection
+    read_models: PostgresReadModels
     as_of: HistoricalState
     history_log: PostgresEventLog  # for queries of the past; the leader appends with `log`
     reports: PostgresReportQueries
@@ -102,7 +98,6 @@ async def database(settings: Settings, *, creates: bool = True) -> AsyncIterator
     """Yield the URL of the database: from the settings, or of the embedded server, which is started if necessary.
 
     Args:
-        settings: Where the database is.
         creates: Whether an embedded database may be created.
 
     Raises:
@@ -157,7 +152,6 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
     """Yield the adapters of the database.
 
     Args:
-        settings: Where the database is.
         migrates: Whether an embedded database may be migrated; an external one is never migrated here.
 
     Raises:
@@ -197,9 +191,7 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             snapshots=PostgresSnapshots(writing, keys),
             inputs=PostgresDecisionInputs(inputs),
             audit=audit,
-            reference_index=PostgresReferenceIndex(projecting),
-            notified=PostgresNotificationCursor(projecting),
-            projection=PostgresIntervalProjection(projecting),
+            read_models=PostgresReadModels(projecting),
             as_of=HistoricalState(history_log, PostgresSnapshots(reading, keys), audit),
             history_log=history_log,
             reports=PostgresReportQueries(reading),
@@ -277,8 +269,6 @@ async def cluster(settings: Settings, clock: Clock, fence: Callable[[], bool]) -
     """Return the cluster adapter: for manifests when they are set, else for the Kubernetes API.
 
     Args:
-        settings: Which cluster.
-        clock: For the adapter.
         fence: Returns whether this process may write to the cluster; called before each request.
     """
     if settings.cluster:
@@ -317,7 +307,7 @@ def database_clock(opened: Store) -> DatabaseClock:
 def leader(settings: Settings, opened: Store, clock: DatabaseClock) -> Leader:
     """Return the leader, which is the only writer of the log."""
     from extender.control.log.leader import Leader
-    from extender.control.log.lease import LeaseIdentity
+    from extender.control.log.leader_role import LeaseIdentity
 
     identity = LeaseIdentity(
         holder=settings.identity,
@@ -372,24 +362,14 @@ class Engine:
         clock: Clock,
         planner: PlannerPool,
     ) -> None:
-        """Build and connect the objects; nothing runs before `engine_loops` are started.
-
-        Args:
-            settings: Of the service.
-            inputs: Where inputs of decisions are stored.
-            cluster_adapter: The cluster.
-            writer: The leader.
-            clock: The only source of time.
-            planner: Answers plan requests.
-        """
+        """Build and connect the objects; nothing runs before `engine_loops` are started."""
         from extender.control.actuators.finalizer_controller import FinalizerController
         from extender.control.actuators.status_reporter import StatusReporter
         from extender.control.admission.loop_parts import MEMBER_ARRIVAL_MS, loop_parts
         from extender.control.binding.bind_barrier import BindBarriers
         from extender.control.loop.control_loop import ControlLoop
         from extender.control.monitors.capacity_sampler import CapacitySampler
-        from extender.control.trees.tree_controller import TreeController
-        from extender.control.trees.unadopted_groups import AdoptionHold
+        from extender.control.trees.tree_controller import AdoptionHold, TreeController
         from extender.control.verbs.extender_service import ExtenderService
 
         self.settings = settings
@@ -471,9 +451,7 @@ class Service(Engine):
         super().__init__(settings, opened.inputs, cluster_adapter, writer, clock, planner)
         self._watch_log(opened, clock)
         plane = cluster_adapter.control_plane
-        self.features = (
-            FeatureGateMonitor(cluster_adapter, plane, writer, clock, settings) if plane else None
-        )
+        self.features = FeatureGateMonitor(cluster_adapter, plane, writer, clock) if plane else None
         self.extender_service.recent_stall = self.loop_monitor.recent_stall
         self.tls = TlsContexts(settings, SystemClock()) if settings.has_tls else None
         self.forwarder = LeaderProxy(writer, settings, self.tls)
@@ -493,7 +471,7 @@ class Service(Engine):
         self.notifier = (
             Notifier(
                 opened.audit,
-                opened.notified,
+                opened.read_models,
                 HttpReceiver(settings, clock),
                 writer,
                 clock,
@@ -533,11 +511,11 @@ class Service(Engine):
         verify_next = functools.partial(
             self.verification.run, verify_slice, opened.url, settings.anchor_key_file
         )
-        self.verifier = LogVerifier(writer, cluster_adapter, verify_next, clock, settings.identity)
-        self.projector = ReadModelProjector(writer, opened.projection)
-        self.drift = StateVerifier(writer, opened.log, opened.snapshots, settings.identity)
-        self.reference_indexer = ReferenceIndexer(writer, opened.reference_index)
-        self.clock_monitor = ClockMonitor(writer, clock, settings.identity)
+        self.verifier = LogVerifier(writer, cluster_adapter, verify_next, clock)
+        self.projector = ReadModelProjector(writer, opened.read_models)
+        self.drift = StateVerifier(writer, opened.log, opened.snapshots)
+        self.reference_indexer = ReferenceIndexer(writer, opened.read_models.index)
+        self.clock_monitor = ClockMonitor(writer, clock)
 
     def _applications(self, opened: Store, clock: Clock) -> tuple[web.Application, ...]:
         """Return the HTTP applications, one for each listener."""
@@ -570,7 +548,7 @@ class Service(Engine):
         plans = PlanService(
             self.cluster,
             self.leader,
-            self.barriers,
+            self.barriers.started,
             clock,
             self.worker.run,
             answer_plan_request,

@@ -20,21 +20,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from extender.core.log.events import (
-    AnyEventData,
-    CapacityUseReason,
-    DriftDetected,
-    GangRemoved,
-    HistoryTruncated,
-    MemberTerminated,
-    MovesEnded,
-    PreemptionCancelled,
-    PreemptionCompleted,
-    RecordedEvent,
-    ReleaseReason,
-    ReservationReleased,
-    SteppedClock,
-)
+from extender.core.log import events as ev
 from extender.core.log.reservation_state import NOT_IN_VAIN, RAN_BRIEFLY_US
 from extender.core.log.tampering import TamperKind
 from extender.core.model.ids import GangUid
@@ -271,9 +257,9 @@ class Metrics:
 
     def _start_at_zero(self) -> None:
         """Make the series of rare events, so that `increase()` of Prometheus sees the first of them too."""
-        for event in get_args(AnyEventData):
+        for event in get_args(ev.AnyEventData):
             self.events_appended.labels(event.__name__)
-        for reason in get_args(ReleaseReason):
+        for reason in get_args(ev.ReleaseReason):
             self.reservations_released.labels(reason)
         for result in ("completed", "cancelled", "cancelled-after-evictions"):
             self.preemptions_ended.labels(result)
@@ -281,9 +267,9 @@ class Metrics:
         self.preemptions_in_vain.labels("less-than-a-minute")
         for kind in (*DRIFT_KINDS, *get_args(TamperKind)):
             self.drift_detected.labels(kind)
-        for reason in get_args(CapacityUseReason):
+        for reason in get_args(ev.CapacityUseReason):
             self.reserved_capacity_used_by_others.labels(reason)
-        for clock in get_args(SteppedClock):
+        for clock in get_args(ev.SteppedClock):
             self.clock_steps.labels(clock)
         for part in FAULT_PARTS:
             self.object_faults.labels(part)
@@ -318,43 +304,43 @@ class Metrics:
         label = name if name in self._priority_classes else OTHERS
         self.gang_wait_seconds.labels(stage, label).observe(max(seconds, 0))
 
-    def appended(self, event: RecordedEvent) -> None:
+    def appended(self, event: ev.RecordedEvent) -> None:
         """Count an event that this replica appended to the log."""
         data = event.data
         self._count_in_vain(event)
         self.events_appended.labels(type(data).__name__).inc()
         match data:
-            case DriftDetected():
+            case ev.DriftDetected():
                 self.drift_detected.labels(data.kind).inc()
-            case HistoryTruncated():
+            case ev.HistoryTruncated():
                 self.history_truncated.inc()
-            case ReservationReleased():
+            case ev.ReservationReleased():
                 self.reservations_released.labels(data.reason).inc()
-            case MovesEnded():
+            case ev.MovesEnded():
                 self.moves_ended.labels(data.reason).inc()
-            case PreemptionCompleted():
+            case ev.PreemptionCompleted():
                 self.preemptions_ended.labels("completed").inc()
-            case PreemptionCancelled():
+            case ev.PreemptionCancelled():
                 begun = data.evicted or data.units_in_progress
                 result = "cancelled-after-evictions" if begun else "cancelled"
                 self.preemptions_ended.labels(result).inc()
             case _:
                 pass
 
-    def _count_in_vain(self, event: RecordedEvent) -> None:
+    def _count_in_vain(self, event: ev.RecordedEvent) -> None:
         """Count evictions after which the preemptor never ran, or ran for less than a minute."""
         young, data = self._young_preemptors, event.data
         match data:
-            case PreemptionCompleted() if data.evicted and data.bound:
+            case ev.PreemptionCompleted() if data.evicted and data.bound:
                 now_us = event.at_us
                 self._young_preemptors = {
                     uid: row for uid, row in young.items() if now_us - row[0] < RAN_BRIEFLY_US
                 } | {event.gang_uid: (now_us, data.bound)}
-            case PreemptionCancelled() if data.evicted and data.reason not in NOT_IN_VAIN:
+            case ev.PreemptionCancelled() if data.evicted and data.reason not in NOT_IN_VAIN:
                 self.preemptions_in_vain.labels("never").inc()
-            case MemberTerminated() | GangRemoved() if event.gang_uid in young:
+            case ev.MemberTerminated() | ev.GangRemoved() if event.gang_uid in young:
                 begin_us, running = young.pop(event.gang_uid)
-                left = 0 if isinstance(data, GangRemoved) else running - 1
+                left = 0 if isinstance(data, ev.GangRemoved) else running - 1
                 if event.at_us - begin_us >= RAN_BRIEFLY_US:
                     return
                 if left:

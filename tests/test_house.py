@@ -158,14 +158,9 @@ SATELLITE_LINES_MIN = 150
 SATELLITES = {
     "cli/options/command_examples.py",
     "control/actuators/finalizer_controller.py",
-    "control/actuators/gate_remover.py",
-    "control/admission/idle_pass_filter.py",
-    "control/admission/termination_reasons.py",
-    "control/log/in_doubt_appends.py",
     "control/log/log_head_publisher.py",
     "control/monitors/clock_monitor.py",
     "control/monitors/feature_gate_monitor.py",
-    "control/trees/unadopted_groups.py",
     "verification_worker.py",
 }
 IMPORTING = [*MODULES, *sorted((ROOT / "deploy").rglob("*.py"))]

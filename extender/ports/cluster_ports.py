@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from extender.core.log.control_plane_features import DryRunResult, SchedulerGates
 from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import GangUid, GroupKey, NodeName, PlanId, PodUid
+from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.pods import PodEnd
 from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.ports.log_ports import PublishedAnchors
-
-
-class ReleasingGangs(Protocol):
-    """Gangs whose Bindings are being posted."""
-
-    def started(self) -> frozenset[GangUid]:
-        """Return the roots with members that are or may be bound: their reservations are not released as a whole."""
-        ...
 
 
 class PodRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +22,12 @@ class PodRef(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     uid: PodUid
+
+    @classmethod
+    def at(cls, path: str, uid: PodUid) -> PodRef:
+        """Return the pod with a path `namespace/name`."""
+        namespace, _, name = path.partition("/")
+        return cls(namespace=namespace, name=name, uid=uid)
 
 
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +62,14 @@ class K8sEvent(msgspec.Struct, frozen=True, kw_only=True):
     api_version: str = ""  # of the object; empty: that of the pod or the group
     # kind, namespace, name, UID of the object that caused it
     related: tuple[str, str, str, str] | None = None
+
+    @classmethod
+    def about(cls, pod: PodRef, reason: str, message: str, **more: Any) -> K8sEvent:  # noqa: ANN401
+        """Return an Event about a pod; `more`: other fields."""
+        return cls(
+            kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid,
+            reason=reason, message=message, **more,
+        )  # fmt: skip
 
 
 class ControlPlane(Protocol):

@@ -11,6 +11,7 @@ from extender.core.log.anchors import Anchor
 from extender.core.log.events import RecordedEvent
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import Epoch, Position
+from extender.core.planner.plan_types import DecisionInput
 
 
 class Clock(Protocol):
@@ -259,18 +260,6 @@ class Snapshots(Protocol):
         ...
 
 
-class DecisionInput(msgspec.Struct, frozen=True, kw_only=True):
-    """The canonical input of one decision, in parts, so that equal parts are stored once.
-
-    `core.planner.codec.request_codec` defines the digest; parts are in a fixed order.
-    """
-
-    digest: str  # hex SHA-256 over head and parts
-    head: bytes
-    parts: tuple[bytes, ...]
-    hashes: tuple[bytes, ...] = ()  # SHA-256 of head and parts; empty: not computed yet
-
-
 class DecisionInputs(Protocol):
     """Inputs of decisions, stored by digest beside the log."""
 
@@ -284,18 +273,6 @@ class DecisionInputs(Protocol):
 
     async def load_many(self, digests: Collection[str]) -> Mapping[str, DecisionInput]:
         """Return the inputs that are stored, by digest; a part that several have is read once, and is one object."""
-        ...
-
-
-class ReferenceIndex(Protocol):
-    """The index of the objects that events name, updated after the appends; queries without it are slower."""
-
-    async def note(self, most: int) -> int:
-        """Index what the next events name, at most `most` events; return how many were read.
-
-        Raises:
-            StoreUnavailable: Try again.
-        """
         ...
 
 
@@ -336,10 +313,6 @@ class IntervalProjection(Protocol):
             CorruptLog: An event type that the functions of the database do not know.
             StoreUnavailable: Unknown outcome; call again.
         """
-        ...
-
-    async def projected(self) -> Position:
-        """Return the projected position; 0 if the tables are empty."""
         ...
 
 

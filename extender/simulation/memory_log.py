@@ -26,10 +26,10 @@ from extender.core.model.errors import (
     StoreUnavailable,
 )
 from extender.core.model.ids import Epoch, Position
+from extender.core.planner.plan_types import DecisionInput
 from extender.ports.log_ports import (
     START,
     DatabaseUsage,
-    DecisionInput,
     LeaseGrant,
     LeaseRecord,
     LogHead,

@@ -15,7 +15,7 @@ from extender.cluster.manifests.manifest_loader import complete
 from extender.composition import Engine
 from extender.control.admission.planner_pool import PlannerPool
 from extender.control.log.leader import Leader
-from extender.control.log.lease import LeaseIdentity
+from extender.control.log.leader_role import LeaseIdentity
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import BadInput
 from extender.core.model.quantities import add_amounts

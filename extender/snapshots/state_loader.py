@@ -13,12 +13,14 @@ import logging
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import GenericAlias
+from typing import Any, get_args
 
 import msgspec
 from immutables import Map
 from msgspec.msgpack import Decoder, Encoder
 
-from extender.core.log.capacity_claim import CapacityClaim, claims_by_node
+from extender.core.log.capacity_claim import claims_by_node
 from extender.core.log.events import ControlPlaneFeaturesDetected, RecordedEvent
 from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import (
@@ -31,13 +33,12 @@ from extender.core.log.reservation_state import (
     RejectionState,
     ReservationState,
     UnusedHolds,
-    Victim,
     WorkloadTree,
     claims_of,
 )
 from extender.core.log.state_projector import StateProjector
 from extender.core.model.errors import CorruptLog, StoreUnavailable
-from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
+from extender.core.model.ids import NIL_GANG, Epoch, GangUid, PodUid, Position
 from extender.ports.log_ports import START, Clock, EventLog, LogHead, Snapshot, Snapshots
 
 log = logging.getLogger(__name__)
@@ -45,32 +46,10 @@ log = logging.getLogger(__name__)
 Page = Sequence[RecordedEvent]
 
 # Both change with the meaning or format of the state; snapshots of other codecs are not used.
-FULL_CODEC = "state-8"  # full
-HISTORICAL_CODEC = "past-8"  # historical
+FULL_CODEC = "state-9"  # full
+HISTORICAL_CODEC = "past-9"  # historical
 
 BULK_EVENTS = 20_000  # from this number on, a fold is faster if the whole state is unpacked first
-
-
-class _SavedPreemption(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    id: PlanId
-    gang_uid: GangUid
-    gang: str
-    kind: str
-    priority: int
-    position: Position
-    epoch: Epoch
-    at_us: int
-    progress_us: int
-    units: tuple[str, ...]
-    priorities: tuple[int, ...]
-    started_units: frozenset[str]
-    evicted: int
-    already_terminating: frozenset[PodUid]
-    extras: frozenset[PodUid]
-    ended: bool
-    victims: tuple[Victim, ...]
-    claims: dict[NodeName, tuple[CapacityClaim, ...]]
-    pods: int = 0
 
 
 class _Saved(msgspec.Struct, frozen=True, array_like=True):
@@ -83,7 +62,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     stream_versions: dict[GangUid, int]  # of live streams without a root
     rejections: tuple[tuple[RejectionKey, RejectionState], ...]
     truncated_epoch: int
-    preemptions: tuple[_SavedPreemption, ...]
+    preemptions: tuple[PendingPreemption, ...]
     features: ControlPlaneFeaturesDetected | None
     evicted_units: dict[GangUid, dict[str, int]]
     trees: tuple[WorkloadTree, ...]
@@ -98,7 +77,12 @@ class _Whole(msgspec.Struct, frozen=True, array_like=True):
     ended: bytes  # versions of all other streams, compressed; empty: there are none
 
 
-_WHOLE, _PAST = Decoder(_Whole), Decoder(_Saved)
+def _mapped(kind: type[Map[Any, Any]], value: object) -> Map[Any, Any]:
+    """Return a map of a saved preemption."""
+    return Map(msgspec.convert(value, GenericAlias(dict, get_args(kind))))
+
+
+_WHOLE, _PAST = Decoder(_Whole), Decoder(_Saved, dec_hook=_mapped)
 _ENDED = Decoder(dict[GangUid, int])
 _BROKEN = (zlib.error, msgspec.MsgspecError, KeyError, TypeError, ValueError)
 
@@ -120,7 +104,7 @@ def encode_historical(state: ReservationState) -> bytes:
         {uid: versions[uid] for uid in _others(state) if uid in versions},
         tuple(state.rejections.items()),
         state.truncated_epoch,
-        tuple([_saved(p) for p in state.preemptions.values()]),
+        tuple(state.preemptions.values()),
         state.features,
         {uid: dict(units) for uid, units in state.evicted_units.items()},
         tuple(state.trees.values()),
@@ -166,18 +150,6 @@ def live_streams_only(state: ReservationState) -> ReservationState:
 def _others(state: ReservationState) -> set[GangUid]:
     """Return the live streams without a root: that of the cluster, and those of lone preemptors."""
     return {NIL_GANG, *state.preemptions, *state.evicted_units}.difference(state.gangs)
-
-
-def _saved(preemption: PendingPreemption) -> _SavedPreemption:
-    fields = {name: getattr(preemption, name) for name in _SavedPreemption.__struct_fields__}
-    fields |= {"victims": tuple(preemption.victims.values()), "claims": dict(preemption.claims)}
-    return _SavedPreemption(**fields)
-
-
-def _preemption(entry: _SavedPreemption) -> PendingPreemption:
-    fields = {name: getattr(entry, name) for name in _SavedPreemption.__struct_fields__}
-    fields |= {"victims": Map({v.uid: v for v in entry.victims}), "claims": Map(entry.claims)}
-    return PendingPreemption(**fields)
 
 
 def decode_state(body: bytes) -> ReservationState:
@@ -250,7 +222,7 @@ def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationStat
         gangs=Map(roots),
         stream_versions=Map(versions),
         rejections=Map(dict(saved.rejections)),
-        preemptions=Map({p.gang_uid: _preemption(p) for p in saved.preemptions}),
+        preemptions=Map({p.gang_uid: p for p in saved.preemptions}),
         evicted_pods=Map(saved.evicted_pods),
         evicted_units=Map({uid: Map(units) for uid, units in saved.evicted_units.items()}),
         capacity_holds=Map({hold.gang_uid: hold for hold in saved.capacity_holds}),

@@ -25,8 +25,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.errors import BadInput, CorruptLog, ExtenderError, StoreUnavailable
-from extender.ports.log_ports import DecisionInput
-from extender.store.engine import connect, driver_connection, our_faults, transaction
+from extender.core.planner.plan_types import DecisionInput
+from extender.store.engine import driver_connection, one_connection, transaction
 from extender.store.tables import DECISION_INPUT, DECISION_INPUT_CHUNK
 
 BATCH_MAX = 64  # inputs stored in one transaction
@@ -334,16 +334,14 @@ async def prune(url: str, before: datetime, *, dry_run: bool = False) -> PruneRe
     Raises:
         StoreUnavailable: No answer; what was removed so far stays removed, and another call continues.
     """
-    with our_faults("pruning inputs of decisions"):
-        connection = await connect(url, name="prune", command_timeout_s=600.0)
+    doing = "pruning inputs of decisions"
+    async with one_connection(url, doing, name="prune", command_timeout_s=600.0) as connection:
         try:
             return await _prune(connection, before, dry_run=dry_run)
         except asyncpg.InsufficientPrivilegeError as error:
             raise BadInput(
                 f"the database role may not prune: {error}; use that of `db migrate`"
             ) from error
-        finally:
-            await connection.close()
 
 
 async def _prune(connection: asyncpg.Connection, before: datetime, *, dry_run: bool) -> PruneResult:

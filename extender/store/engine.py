@@ -8,8 +8,9 @@ server dies in the middle of a message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import asyncpg
 from sqlalchemy import make_url
@@ -118,6 +119,21 @@ async def connect(
     )
 
 
+@asynccontextmanager
+async def one_connection(
+    url: str,
+    doing: str,
+    **options: Any,  # noqa: ANN401 -- those of `connect`
+) -> AsyncIterator[asyncpg.Connection]:
+    """Run a block with a new connection, with our faults."""
+    with our_faults(doing):
+        connection = await connect(url, **options)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+
 def create_engine(
     url: str,
     *,
@@ -217,3 +233,60 @@ async def driver_connection(engine: AsyncEngine, doing: str) -> AsyncIterator[as
                 # the pool does not know that it was used, or in which state it is
                 await pooled.invalidate()
                 raise
+
+
+async def close_quietly(connection: asyncpg.Connection) -> None:
+    """Close a connection; terminate it if that fails or takes longer than a second."""
+    try:
+        await connection.close(timeout=1.0)
+    except Exception:  # noqa: BLE001 - it is terminated after any failure
+        connection.terminate()
+    await asyncio.sleep(0)  # lets the transport finish closing
+
+
+class KeptConnection:
+    """One connection that is opened at its first use, and again after a failure; it is used by one block at a time.
+
+    Args:
+        open_connection: Opens it.
+        prepare: Called with each that was opened.
+    """
+
+    def __init__(
+        self,
+        open_connection: Callable[[], Awaitable[asyncpg.Connection]],
+        prepare: Callable[[asyncpg.Connection], Awaitable[object]] | None = None,
+    ) -> None:
+        self._open = open_connection
+        self._prepare = prepare
+        self._connection: asyncpg.Connection | None = None
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def use(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
+        """Run a block with it, with our faults; it is closed where the outcome of a statement is not known."""
+        async with self._lock:
+            try:
+                with our_faults(doing):
+                    if self._connection is None or self._connection.is_closed():
+                        self._connection = None
+                        self._connection = await self._open()
+                        if self._prepare is not None:
+                            await self._prepare(self._connection)
+                    yield self._connection
+            except BaseException as error:
+                if isinstance(error, StoreUnavailable) or not isinstance(error, ExtenderError):
+                    self._drop()
+                raise
+
+    async def close(self) -> None:
+        """Close it."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await close_quietly(connection)
+
+    def _drop(self) -> None:
+        """Close it at once, whatever it is doing."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()

@@ -7,21 +7,17 @@ a long log as in a short one; only `row_counts` and the calls about additional n
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import zlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import asyncpg
 import msgspec
 
 from extender.core.log.interval_row_projection import (
-    GangRow,
     IntervalRow,
-    PlacementRow,
-    PreemptionRow,
-    VictimStatusRow,
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import Epoch, Position
@@ -34,11 +30,11 @@ from extender.ports.verification_ports import (
 )
 from extender.runtime.log_keys import NO_KEYS, LogKeys
 from extender.store.decision_inputs import PRUNED_BEFORE_US, unpack
-from extender.store.engine import connect, our_faults
-from extender.store.log.appender import close_quietly
+from extender.store.engine import KeptConnection, connect
 from extender.store.log.log_reader import SETTINGS
 from extender.store.schema_definitions import read_definitions, read_privileged_roles
 from extender.store.snapshot_table import authenticated
+from extender.store.tables import COLUMNS, INTERVAL_TABLES, IntervalTable
 
 LEASE: Final = "SELECT epoch FROM gx.lease WHERE id = 1"
 SNAPSHOT_KEYS: Final = "SELECT position, codec FROM gx.snapshot ORDER BY position, codec"
@@ -71,70 +67,33 @@ SELECT r.position, r.kind, r.name FROM gx.event_reference r WHERE r.position > $
 """  # noqa: S608 -- our text
 
 
-class _Table(msgspec.Struct, frozen=True):
-    """An interval table: its name, the columns of its key with their types, and the position where a row begins."""
-
-    name: str
-    key: Mapping[str, str]
-    begin: str
-
-
-TABLES: Final[Mapping[type[IntervalRow], _Table]] = {
-    PlacementRow: _Table(
-        "placement", {"pod_uid": "text", "from_position": "bigint"}, "from_position"
-    ),
-    GangRow: _Table("gang_state", {"gang_uid": "text", "from_position": "bigint"}, "from_position"),
-    VictimStatusRow: _Table("victim", {"position": "bigint", "pod_uid": "text"}, "position"),
-    PreemptionRow: _Table("preemption", {"position": "bigint"}, "position"),
-}
-
-
 class PostgresLogEvidence:
     """The `LogEvidence` port on PostgreSQL; one connection, opened at the first use and closed with `close`."""
 
     def __init__(self, url: str, keys: LogKeys = NO_KEYS) -> None:
-        self._url = url
         self._keys = keys
-        self._connection: asyncpg.Connection | None = None
-        self._lock = asyncio.Lock()
+        self._connection = KeptConnection(
+            functools.partial(
+                connect, url, name="verify", settings=SETTINGS, command_timeout_s=60.0
+            )
+        )
+        self.close = self._connection.close
         self._parts: dict[int, bytes | str] = {}  # the digest of the body, or what is wrong with it
-
-    async def close(self) -> None:
-        """Close the connection."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await close_quietly(connection)
-
-    @asynccontextmanager
-    async def _query(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
-        async with self._lock:
-            with our_faults(doing):
-                try:
-                    if self._connection is None or self._connection.is_closed():
-                        self._connection = await connect(
-                            self._url, name="verify", settings=SETTINGS, command_timeout_s=60.0
-                        )
-                    yield self._connection
-                except BaseException:
-                    broken, self._connection = self._connection, None
-                    if broken is not None:
-                        broken.terminate()
-                    raise
 
     async def lease_epoch(self) -> Epoch:
         """See `LogEvidence.lease_epoch`."""
-        async with self._query("reading the lease") as connection:
+        async with self._connection.use("reading the lease") as connection:
             return Epoch(await connection.fetchval(LEASE) or 0)
 
     async def snapshot_keys(self) -> Sequence[tuple[Position, str]]:
         """See `LogEvidence.snapshot_keys`."""
-        async with self._query("listing snapshots") as connection:
+        async with self._connection.use("listing snapshots") as connection:
             rows = await connection.fetch(SNAPSHOT_KEYS)
         return [(Position(row["position"]), row["codec"]) for row in rows]
 
     async def snapshot(self, position: Position, codec: str) -> StoredSnapshot | None:
         """See `LogEvidence.snapshot`."""
-        async with self._query("reading a snapshot") as connection:
+        async with self._connection.use("reading a snapshot") as connection:
             row = await connection.fetchrow(SNAPSHOT, position, codec)
         if row is None:
             return None
@@ -157,7 +116,7 @@ class PostgresLogEvidence:
         """See `LogEvidence.input_faults`."""
         faults: dict[str, InputFault] = {}
         numbers: dict[str, list[int]] = {}
-        async with self._query("looking inputs of decisions up") as connection:
+        async with self._connection.use("looking inputs of decisions up") as connection:
             for digest, packed in await connection.fetch(INPUTS, list(digests)):
                 try:
                     numbers[digest] = unpack(packed, digest)
@@ -197,23 +156,23 @@ class PostgresLogEvidence:
 
     async def pruned_before_us(self) -> int:
         """See `LogEvidence.pruned_before_us`."""
-        async with self._query("asking what was pruned") as connection:
+        async with self._connection.use("asking what was pruned") as connection:
             return await connection.fetchval(PRUNED_BEFORE_US) or 0
 
     async def projected(self) -> Position:
         """See `LogEvidence.projected`."""
-        async with self._query("reading the projected position") as connection:
+        async with self._connection.use("reading the projected position") as connection:
             return Position(await connection.fetchval(PROJECTED) or 0)
 
     async def stored_rows(self, rows: Sequence[IntervalRow]) -> Sequence[IntervalRow | None]:
         """See `LogEvidence.stored_rows`."""
         by_key: dict[tuple[object, ...], IntervalRow] = {}
-        async with self._query("reading interval tables") as connection:
-            for kind, table in TABLES.items():
+        async with self._connection.use("reading interval tables") as connection:
+            for kind, table in INTERVAL_TABLES.items():
                 mine = [row for row in rows if type(row) is kind]
                 if not mine:
                     continue
-                columns = [name for name in kind.__struct_fields__ if name != "victims"]
+                columns = COLUMNS[kind]
                 values = [[getattr(row, name) for row in mine] for name in table.key]
                 for record in await connection.fetch(_by_key(table, columns), *values):
                     fields: dict[str, Any] = {name: _plain(name, record[name]) for name in columns}
@@ -223,24 +182,24 @@ class PostgresLogEvidence:
 
     async def row_counts(self, until: Position) -> Mapping[str, int]:
         """See `LogEvidence.row_counts`."""
-        async with self._query("counting rows of interval tables") as connection:
+        async with self._connection.use("counting rows of interval tables") as connection:
             return {
                 table.name: await connection.fetchval(
                     f"SELECT count(*) FROM gx.{table.name} WHERE {table.begin} <= $1",  # noqa: S608 -- our names
                     until,
                 )
-                for table in TABLES.values()
+                for table in INTERVAL_TABLES.values()
             }
 
     async def indexed(self) -> Position:
         """See `LogEvidence.indexed`."""
-        async with self._query("reading the position of the index") as connection:
+        async with self._connection.use("reading the position of the index") as connection:
             return Position(await connection.fetchval(INDEXED) or 0)
 
     async def unindexed(self, names: Sequence[StoredReference]) -> Sequence[StoredReference]:
         """See `LogEvidence.unindexed`."""
         missing: list[StoredReference] = []
-        async with self._query("looking names up in the index") as connection:
+        async with self._connection.use("looking names up in the index") as connection:
             for start in range(0, len(names), NAMES_AT_ONCE):
                 piece = names[start : start + NAMES_AT_ONCE]
                 columns = [list(column) for column in zip(*piece, strict=True)]
@@ -250,24 +209,24 @@ class PostgresLogEvidence:
 
     async def indexed_counts(self, until: Position, block: int) -> Mapping[int, int]:
         """See `LogEvidence.indexed_counts`."""
-        async with self._query("counting the names of the index") as connection:
+        async with self._connection.use("counting the names of the index") as connection:
             return dict(await connection.fetch(INDEXED_COUNTS, until, block))
 
     async def indexed_names(self, after: Position, until: Position) -> Sequence[StoredReference]:
         """See `LogEvidence.indexed_names`."""
-        async with self._query("reading names of the index") as connection:
+        async with self._connection.use("reading names of the index") as connection:
             return [
                 StoredReference(*row) for row in await connection.fetch(INDEXED_NAMES, after, until)
             ]
 
     async def privileged_roles(self) -> Sequence[str]:
         """See `LogEvidence.privileged_roles`."""
-        async with self._query("reading the roles of the database") as connection:
+        async with self._connection.use("reading the roles of the database") as connection:
             return await read_privileged_roles(connection)
 
     async def definitions(self) -> Sequence[Definition]:
         """See `LogEvidence.definitions`."""
-        async with self._query("reading the definitions of the schema") as connection:
+        async with self._connection.use("reading the definitions of the schema") as connection:
             return await read_definitions(connection)
 
 
@@ -295,7 +254,7 @@ def _digest(body: bytes) -> bytes:
     return digest.digest()
 
 
-def _by_key(table: _Table, columns: Sequence[str]) -> str:
+def _by_key(table: IntervalTable, columns: Sequence[str]) -> str:
     """Return the query of rows by the arrays of their key columns."""
     selected = ", ".join(f"t.{name}" for name in columns)
     arrays = ", ".join(f"${n}::{of}[]" for n, of in enumerate(table.key.values(), start=1))
@@ -307,7 +266,7 @@ def _by_key(table: _Table, columns: Sequence[str]) -> str:
 
 
 def _key(row: IntervalRow) -> tuple[object, ...]:
-    return (type(row), *(getattr(row, name) for name in TABLES[type(row)].key))
+    return (type(row), *(getattr(row, name) for name in INTERVAL_TABLES[type(row)].key))
 
 
 def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 -- a column of any type

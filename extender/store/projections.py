@@ -17,40 +17,28 @@ from typing import Any, Final, Self
 
 import asyncpg
 import msgspec
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.log.interval_row_projection import (
-    GangRow,
     IntervalRow,
     IntervalRows,
     PlacementRow,
     PreemptionRow,
-    VictimStatusRow,
 )
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
 from extender.ports.log_ports import START, NotifiedUpTo
 from extender.snapshots.state_loader import gc_paused
 from extender.store.decision_inputs import BECOME_OWNER
-from extender.store.engine import connect, driver_connection, our_faults, transaction
+from extender.store.engine import driver_connection, one_connection
 from extender.store.log.log_reader import read_pages, reading_connection
-from extender.store.tables import PROJECTION
+from extender.store.tables import COLUMNS, INTERVAL_TABLES
 
 ROWS_AT_ONCE: Final = 20_000  # some 10 MB; a COPY takes a tenth of a second
 # Some 2 ms, after which the event loop sends what the database waits for
 EVENTS_AT_ONCE: Final = 100
 LOCK: Final = "SELECT position FROM gx.projection WHERE id = 1 FOR UPDATE"
 DONE: Final = "UPDATE gx.projection SET position = $1, at_us = $2, projected_at = clock_timestamp() WHERE id = 1"
-TABLES: Final[Mapping[type[msgspec.Struct], str]] = {
-    PlacementRow: "placement",
-    GangRow: "gang_state",
-    PreemptionRow: "preemption",
-    VictimStatusRow: "victim",
-}
-COLUMNS: Final = {
-    kind: tuple(name for name in kind.__struct_fields__ if name != "victims") for kind in TABLES
-}
 _VALUES: Final = {kind: attrgetter(*names) for kind, names in COLUMNS.items()}
 RESOURCES: Final = COLUMNS[PlacementRow].index("resources")
 STARTED_UNITS: Final = COLUMNS[PreemptionRow].index("started_units")
@@ -66,9 +54,8 @@ async def rebuild_projection(url: str) -> Position:
         CorruptLog: The log is not whole; the tables stay as they were.
         StoreUnavailable: No answer; the tables stay as they were.
     """
-    with our_faults("rebuilding the interval tables"):
-        settings = {"synchronous_commit": "off"}  # a projection lost in a crash is made again
-        connection = await connect(url, name="rebuild", settings=settings, command_timeout_s=3600.0)
+    options = {"name": "rebuild", "settings": PROJECTING, "command_timeout_s": 3600.0}
+    async with one_connection(url, "rebuilding the interval tables", **options) as connection:
         try:
             async with connection.transaction():
                 await connection.execute(BECOME_OWNER)
@@ -80,8 +67,6 @@ async def rebuild_projection(url: str) -> Position:
             raise BadInput(
                 f"the database role may not rebuild the interval tables: {error}; use that of `db migrate`"
             ) from error
-        finally:
-            await connection.close()
 
 
 async def _fill(url: str, copies: _Copies) -> Position:
@@ -121,7 +106,7 @@ class _Copies:
 
     async def begin(self, rows: Iterable[IntervalRow]) -> None:
         """Copy rows after those of the batch before."""
-        values: dict[type, list[tuple[Any, ...]]] = {kind: [] for kind in TABLES}
+        values: dict[type, list[tuple[Any, ...]]] = {kind: [] for kind in INTERVAL_TABLES}
         for row in rows:
             values[type(row)].append(_VALUES[type(row)](row))
         values[PlacementRow] = [self._placement(row_values) for row_values in values[PlacementRow]]
@@ -135,14 +120,14 @@ class _Copies:
         await self._connection.execute(DONE, position, at_us)
 
     async def _delete(self) -> None:
-        for table in TABLES.values():
-            await self._connection.execute(f"DELETE FROM gx.{table}")  # noqa: S608 -- our names
+        for table in INTERVAL_TABLES.values():
+            await self._connection.execute(f"DELETE FROM gx.{table.name}")  # noqa: S608 -- our names
 
     async def _copy(self, values: Mapping[type, list[tuple[Any, ...]]]) -> None:
-        for kind, table in TABLES.items():
+        for kind, table in INTERVAL_TABLES.items():
             if values[kind]:
                 await self._connection.copy_records_to_table(
-                    table, schema_name="gx", columns=COLUMNS[kind], records=values[kind]
+                    table.name, schema_name="gx", columns=COLUMNS[kind], records=values[kind]
                 )
 
     def _placement(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -170,8 +155,13 @@ PROJECTION_TIMEOUT_S = 30.0  # a batch takes a fraction of a second on an idle m
 _PROJECT = "SELECT gx.project($1, $2)"
 
 
-class PostgresIntervalProjection:
-    """The `IntervalProjection` port on PostgreSQL.
+_INDEX = "SELECT gx.index_references($1)"
+_NOTIFIED = "SELECT position, waited_us FROM gx.notification_cursor WHERE id = 1"
+_NOTE_NOTIFIED = "SELECT gx.note_notified($1, $2)"
+
+
+class PostgresReadModels:
+    """The ports `IntervalProjection` and `NotificationCursor`, and the index of the names in events, on PostgreSQL.
 
     Args:
         engine: A separate writing engine with `PROJECTING`, so that it does not compete with others for connections.
@@ -185,40 +175,10 @@ class PostgresIntervalProjection:
         async with driver_connection(self._engine, "projecting the log") as connection:
             return Position(await connection.fetchval(_PROJECT, upto, max_events))
 
-    async def projected(self) -> Position:
-        """See `IntervalProjection.projected`."""
-        async with transaction(self._engine, "asking the projection") as connection:
-            return Position(
-                (await connection.execute(sa.select(PROJECTION.c.position))).scalar_one()
-            )
-
-
-_INDEX = "SELECT gx.index_references($1)"
-_NOTIFIED = "SELECT position, waited_us FROM gx.notification_cursor WHERE id = 1"
-_NOTE_NOTIFIED = "SELECT gx.note_notified($1, $2)"
-
-
-class PostgresReferenceIndex:
-    """The `ReferenceIndex` port on PostgreSQL.
-
-    Args:
-        engine: A writing engine of `engine.create_engine`; never the connection that appends.
-    """
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-
-    async def note(self, most: int) -> int:
-        """See `ReferenceIndex.note`."""
+    async def index(self, most: int) -> int:
+        """Index what the next events name, at most `most`; return how many were read. Raises StoreUnavailable: try again."""
         async with driver_connection(self._engine, "indexing the names in events") as connection:
             return int(await connection.fetchval(_INDEX, most))
-
-
-class PostgresNotificationCursor:
-    """The `NotificationCursor` port on PostgreSQL."""
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
 
     async def read(self) -> NotifiedUpTo | None:
         """See `NotificationCursor.read`."""

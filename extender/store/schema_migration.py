@@ -18,10 +18,11 @@ from sqlalchemy import make_url, text
 from sqlalchemy.dialects import postgresql
 
 from extender.core.model.errors import SchemaOutdated
-from extender.store.engine import connect, create_engine, our_faults, plain_url
+from extender.store.engine import create_engine, one_connection, our_faults, plain_url
 
 if TYPE_CHECKING:
     from alembic.config import Config
+    from alembic.script import ScriptDirectory
     from sqlalchemy import ClauseElement, Connection, Dialect
 
 MIGRATION_TIMEOUT_S = 3600.0  # building an index on a large log, or waiting for a replica that does
@@ -37,25 +38,22 @@ _ONE_AT_A_TIME = asyncio.Lock()  # Alembic has global state; the advisory lock i
 
 
 def migrations_folder() -> Path:
-    """Return the folder of the migrations: packaged in an installed wheel, else at the root of the checkout.
+    """Return the folder of the migrations; raises SchemaOutdated without them: the installation is broken."""
+    return _packaged("migrations", "migrations", "env.py", "the migrations are")
 
-    Raises:
-        SchemaOutdated: Neither place has them; the installation is broken.
-    """
+
+def _packaged(packaged: str, in_checkout: str, file: str, subject: str) -> Path:
+    """Return the folder that has a file: packaged in an installed wheel, else in the checkout."""
     package = Path(__file__).resolve().parent
-    for folder in (package / "migrations", package.parents[1] / "migrations"):
-        if (folder / "env.py").is_file():
+    for folder in (package / packaged, package.parents[1] / in_checkout):
+        if (folder / file).is_file():
             return folder
-    raise SchemaOutdated(
-        f"the migrations are missing beside {package}; install gang-extender again"
-    )
+    raise SchemaOutdated(f"{subject} missing beside {package}; install gang-extender again")
 
 
 def newest_revision() -> str:
     """Return the revision that this version needs."""
-    from alembic.script import ScriptDirectory
-
-    head = ScriptDirectory.from_config(_config()).get_current_head()
+    head = _scripts().get_current_head()
     assert head is not None
     return head
 
@@ -139,10 +137,8 @@ def oldest_compatible() -> str:
     It is that of the newest migration with `breaks_older = True`. All others only add, so a program that does not know
     them runs on their schema.
     """
-    from alembic.script import ScriptDirectory
-
     revision = ""
-    for script in ScriptDirectory.from_config(_config()).walk_revisions():  # newest first
+    for script in _scripts().walk_revisions():  # newest first
         revision = script.revision
         if getattr(script.module, "breaks_older", False):
             break
@@ -159,13 +155,11 @@ def migration_statements(revision: str) -> Sequence[str]:
     """Return the statements of the migrations up to a revision, in their order, without a database."""
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
-    from alembic.script import ScriptDirectory
 
     recorder = _Recorder()
     context = MigrationContext(recorder.dialect, cast("Connection", recorder), {})
     with Operations.context(context):
-        scripts = ScriptDirectory.from_config(_config()).walk_revisions("base", revision)
-        for script in reversed(list(scripts)):
+        for script in reversed(list(_scripts().walk_revisions("base", revision))):
             script.module.upgrade()
     return tuple(recorder.statements)
 
@@ -188,9 +182,13 @@ class _Recorder:
 
 
 def _known_revisions() -> set[str]:
+    return {script.revision for script in _scripts().walk_revisions()}
+
+
+def _scripts() -> ScriptDirectory:
     from alembic.script import ScriptDirectory
 
-    return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    return ScriptDirectory.from_config(_config())
 
 
 async def _read_schema(url: str) -> tuple[str | None, str | None]:
@@ -257,35 +255,20 @@ async def prepare_roles(url: str) -> None:
     Raises:
         SchemaOutdated: The installation lacks the files.
     """
-    scripts = [(_folder() / name).read_text(encoding="utf-8") for name in _FILES]
-    with our_faults("preparing roles"):
-        connection = await connect(url, name="roles")
-        try:
-            async with connection.transaction():
-                await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
-                for script in scripts:
-                    await connection.execute(script)
-                await connection.execute(f"ALTER ROLE {WRITER} LOGIN; ALTER ROLE {AUDITOR} LOGIN")
-        finally:
-            await connection.close()
+    folder = _packaged("postgres", "deploy/postgres", _FILES[0], "the SQL of the roles is")
+    scripts = [(folder / name).read_text(encoding="utf-8") for name in _FILES]
+    async with (
+        one_connection(url, "preparing roles", name="roles") as connection,
+        connection.transaction(),
+    ):
+        await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        for script in scripts:
+            await connection.execute(script)
+        await connection.execute(f"ALTER ROLE {WRITER} LOGIN; ALTER ROLE {AUDITOR} LOGIN")
 
 
 async def excess_rights(url: str) -> list[str]:
     """Return the rights of a role that the service must not need; empty for a member of gx_writer."""
-    with our_faults("asking for the rights of our role"):
-        connection = await connect(url, name="roles")
-        try:
-            return list(await connection.fetchval(_POWERS))
-        finally:
-            await connection.close()
-
-
-def _folder() -> Path:
-    """Return the folder of the SQL files: packaged in an installed wheel, else in the checkout."""
-    module_folder = Path(__file__).resolve().parent
-    for folder in (module_folder / "postgres", module_folder.parents[1] / "deploy" / "postgres"):
-        if (folder / _FILES[0]).is_file():
-            return folder
-    raise SchemaOutdated(
-        f"the SQL of the roles is missing beside {module_folder}; install gang-extender again"
-    )
+    doing = "asking for the rights of our role"
+    async with one_connection(url, doing, name="roles") as connection:
+        return list(await connection.fetchval(_POWERS))

@@ -26,7 +26,7 @@ from extender.snapshots.state_loader import backfill_snapshots
 from extender.store import schema_migration
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.projections import PROJECTING, PostgresIntervalProjection
+from extender.store.projections import PROJECTING, PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.figures import Figure, Scale
@@ -67,7 +67,7 @@ async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
         async with PostgresEventLog(url) as log:
             snapshots, projection = (
                 PostgresSnapshots(writing),
-                PostgresIntervalProjection(projecting),
+                PostgresReadModels(projecting),
             )
             end = (await log.head()).position
             before_end = Position(end - BATCH)

@@ -30,7 +30,7 @@ from extender.snapshots.state_loader import backfill_snapshots
 from extender.store import schema_migration
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.projections import PROJECTING, PostgresIntervalProjection
+from extender.store.projections import PROJECTING, PostgresReadModels
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.history import note_names, write_history
@@ -77,7 +77,7 @@ async def fill(url: str, events: int) -> None:
     projecting = create_engine(url, name="bench", settings=PROJECTING, pool_size=1)
     async with PostgresEventLog(url) as log:
         end = (await log.head()).position
-        await project_all(PostgresIntervalProjection(projecting), end)
+        await project_all(PostgresReadModels(projecting), end)
         snapshots = PostgresSnapshots(projecting)
         every = snapshots.stretch(end)
         await backfill_snapshots(log, snapshots, until=end, every=every)

@@ -41,6 +41,7 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
+from extender.core.planner.plan_types import DecisionInput
 from extender.core.reconcile.finalizer_rules import decide_protection
 from extender.http.scheduler.wire import (
     ExtenderBindingResult,
@@ -51,7 +52,7 @@ from extender.http.scheduler.wire import (
     uid_of,
 )
 from extender.ports.cluster_ports import Binding, Condition, PodRef
-from extender.ports.log_ports import DecisionInput, LeaseGrant
+from extender.ports.log_ports import LeaseGrant
 from extender.ports.written_names import SCHEDULED
 from extender.runtime.system_clock import SystemClock
 from extender.store.decision_inputs import SETTINGS as STORING_INPUTS

@@ -30,7 +30,7 @@ from extender.core.log.events import (
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.store.engine import create_engine
 from extender.store.log.event_codec import EMPTY_CHAIN
-from extender.store.projections import PostgresReferenceIndex
+from extender.store.projections import PostgresReadModels
 from tests.support.logs.bulk_log import copy_events, writing_connection
 
 CHUNK = 10_000
@@ -225,6 +225,6 @@ async def write_history(url: str, count: int, **paced: int) -> int:
 async def note_names(url: str) -> None:
     """Index what the events of a log name, as the service does behind its appends."""
     engine = create_engine(url, name="bench")
-    while await PostgresReferenceIndex(engine).note(1000):
+    while await PostgresReadModels(engine).index(1000):
         pass
     await engine.dispose()

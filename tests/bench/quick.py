@@ -23,7 +23,7 @@ from extender.core.planner.planning import plan
 from extender.store import schema_migration
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.projections import PROJECTING, PostgresIntervalProjection, rebuild_projection
+from extender.store.projections import PROJECTING, PostgresReadModels, rebuild_projection
 from tests.bench import latency, planner, preemption, victim_search
 from tests.bench.cpu_by_process import ALL, OURS_ALONE, PER_MEMBER, PROCESSES, per_member_ms
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
@@ -243,7 +243,7 @@ async def _rebuilt(url: str, events: int, rounds: int) -> dict[str, list[float]]
     try:
         async with PostgresEventLog(url) as log:
             end = (await log.head()).position
-        projection = PostgresIntervalProjection(engine)
+        projection = PostgresReadModels(engine)
         began_s = time.perf_counter()
         assert await project_all(projection, end) == end
         rates["project"].append(end / (time.perf_counter() - began_s))

@@ -30,12 +30,12 @@ from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     PLANNER_VERSION,
     Assignment,
+    DecisionInput,
     Plan,
     PlanNode,
     PlanRequest,
 )
 from extender.core.planner.planning import plan
-from extender.ports.log_ports import DecisionInput
 from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine

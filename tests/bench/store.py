@@ -317,7 +317,7 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
                 seen.setdefault(name, []).append(await timed(work()))
         watched = leader(log, snapshots)
         watched.appends.load(await load_state(log, snapshots, until=(await log.head()).position))
-        watch = StateVerifier(watched, log, snapshots, "bench")
+        watch = StateVerifier(watched, log, snapshots)
         for _ in range(rounds):
             seen.setdefault("look", []).append(await timed(watch.look()))
     await engine.dispose()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.ports.log_ports import DecisionInput
+from extender.core.planner.plan_types import DecisionInput
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
 from tests.support.hypothesis_profile import examples

@@ -26,7 +26,7 @@ from extender.core.model.ids import NIL_GANG, Position
 from extender.ports.query_ports import EventFilter
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.projections import PostgresReferenceIndex
+from extender.store.projections import PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeEventQueries, Script
 from tests.support.logs.postgres import fresh_database, run
@@ -199,7 +199,7 @@ async def write_names(place, indexed):
         await log.append(grant, [script.next(entry, gang="ns/g") for entry in entries])
     if isinstance(place, str):
         engine = create_engine(place, name="test")
-        assert await PostgresReferenceIndex(engine).note(indexed or 1) > 0
+        assert await PostgresReadModels(engine).index(indexed or 1) > 0
         await engine.dispose()
 
 

@@ -47,7 +47,7 @@ from extender.runtime.system_clock import SystemClock
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.projections import PostgresIntervalProjection
+from extender.store.projections import PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
@@ -304,7 +304,7 @@ async def test_a_history_has_what_others_did_and_every_gang_of_the_name(written)
 async def test_any_name_is_explained_as_it_was(written):
     """A group, its pod and its node, before, while and after they were in the log of a real database."""
     engine = create_engine(written, name="project")
-    assert await PostgresIntervalProjection(engine).project(Position(11), max_events=100) == 11
+    assert await PostgresReadModels(engine).project(Position(11), max_events=100) == 11
     await engine.dispose()
     cases = {
         ("ns/job", 3): "PodGroup ns/job had its capacity reserved: 1 bound, 0 reserved",
@@ -434,7 +434,7 @@ async def several_namespaces(database_url):
                 events.append(script.next(data, gang=gang, uid=f"several-{number}"))
         await log.append(grant, events)
     engine = create_engine(database_url, name="project")
-    projection = PostgresIntervalProjection(engine)
+    projection = PostgresReadModels(engine)
     assert await projection.project(Position(len(events)), max_events=100) == len(events)
     await engine.dispose()
     return database_url

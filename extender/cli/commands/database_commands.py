@@ -57,7 +57,7 @@ def project(
 
     async def question(opened: Store) -> tuple[int, int]:
         end = (await opened.log.head()).position
-        reached = await project_all(opened.projection, end)
+        reached = await project_all(opened.read_models, end)
         every = opened.snapshots.stretch(end)
         snapshot_count = await backfill_snapshots(
             opened.log, opened.snapshots, until=end, every=every

@@ -455,8 +455,8 @@ async def _write(outcome: Outcome, data_dir: str) -> None:
             await opened.log.append(grant, events[first : first + AT_ONCE])
         for stored in outcome.database.inputs.values():
             await opened.inputs.save(stored)
-        await project_all(opened.projection, events[-1].position)
-        while await opened.reference_index.note(AT_ONCE) == AT_ONCE:
+        await project_all(opened.read_models, events[-1].position)
+        while await opened.read_models.index(AT_ONCE) == AT_ONCE:
             pass
         await opened.log.release(grant)
 

@@ -86,6 +86,7 @@ class Evictor:
             now_s=lambda: clock.monotonic_ms() / 1000,
         )
         self._queue.name_of = lambda uid: self._jobs[uid].victim.pod if uid in self._jobs else uid
+        self.run = self._queue.run
         self._faults: ObjectFaults[str] = ObjectFaults("evictions", clock.monotonic_ms)
         self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
         self._requested: dict[PodUid, EvictionRequest] = {}
@@ -206,10 +207,6 @@ class Evictor:
 
     # -- the work ----------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Execute queued deletions until cancelled."""
-        await self._queue.run()
-
     async def _process(self, uid: PodUid) -> Retry | None:
         job = self._jobs.get(uid)
         if job is not None:
@@ -224,8 +221,7 @@ class Evictor:
 
     async def _evict(self, job: _EvictionJob) -> None:
         victim = job.victim
-        namespace, _, name = victim.pod.partition("/")
-        pod = PodRef(namespace=namespace, name=name, uid=victim.uid)
+        pod = PodRef.at(victim.pod, victim.uid)
         preemption = await self._wait_and_recheck(job)
         if preemption is None:
             return
@@ -248,7 +244,12 @@ class Evictor:
             if isinstance(error, RequestRejected) or error.refused:
                 self._requested.pop(victim.uid, None)
             raise
-        await self._cluster.notice(_k8s_event(preemption, victim, text, readers))
+        by_namespace, _, by_name = preemption.gang.partition("/")
+        related = (preemption.kind, by_namespace, by_name, preemption.gang_uid)
+        shown = related if readers.sees(by_namespace) else None
+        await self._cluster.notice(
+            K8sEvent.about(pod, "Preempted", text, action="Preempting", related=shown)
+        )
 
     def _lost(self, victim: Victim) -> str:
         """Return what the eviction of a pod loses, as the end of a text; empty: it uses no GPU, or does not run."""
@@ -322,22 +323,3 @@ def _message(preemption: PendingPreemption, victim: Victim, readers: Visibility)
     if not is_hidden(by):
         by = f"{preemption.kind} {preemption.gang} (priority {preemption.priority})"
     return f"{by} needs the capacity of {victim.unit} (priority {preemption.priorities[unit]})"
-
-
-def _k8s_event(
-    preemption: PendingPreemption, victim: Victim, text: str, readers: Visibility
-) -> K8sEvent:
-    namespace, _, name = victim.pod.partition("/")
-    by_namespace, _, by_name = preemption.gang.partition("/")
-    return K8sEvent(
-        kind="Pod",
-        namespace=namespace,
-        name=name,
-        uid=victim.uid,
-        reason="Preempted",
-        message=text,
-        action="Preempting",
-        related=(preemption.kind, by_namespace, by_name, preemption.gang_uid)
-        if readers.sees(by_namespace)
-        else None,
-    )

@@ -45,17 +45,15 @@ class FinalizerController:
         # the guards of the last comparison; the whole view would keep all pods of its time in memory
         self._last_view = ClusterView()
         self._may_change: dict[GroupKey, Guard] = {}  # those of them that get or lose the finalizer
-
-    async def run(self) -> None:
-        """Work on each change of the cluster, and every `TICK_S` for failed writes; until cancelled."""
-        await PeriodicTask(
+        # on each change of the cluster, and every `TICK_S` for failed writes
+        self.run = PeriodicTask(
             name="finalizer_controller",
             work=self.work,
             every_s=TICK_S,
             settle_s=SETTLE_S,
             condition=self._may_write,
-            changes=Changes(lambda: self._cluster.view().revision, self._cluster.changed),
-        ).run()
+            changes=Changes(lambda: cluster.view().revision, cluster.changed),
+        ).run
 
     def _may_write(self) -> bool:
         return self._leader.may_act() and not self._cluster.not_ready_reason()

@@ -13,14 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
-from extender.core.log.events import (
-    EventSource,
-    MoveRecord,
-    MovesPaused,
-    MovesPlanned,
-    NewEvent,
-    RecordedEvent,
-)
+from extender.core.log import events as ev
 from extender.core.log.moves_state import PendingMoves, moves_of
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
@@ -35,9 +28,8 @@ from extender.core.model.errors import (
 )
 from extender.core.model.ids import NIL_GANG, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
-from extender.core.planner.codec.request_codec import digest_of
 from extender.core.planner.moves.move_search import Move
-from extender.core.planner.plan_types import PLANNER_VERSION
+from extender.core.planner.plan_types import PLANNER_VERSION, DecisionInput
 from extender.core.preempt.moves_lifecycle import (
     MovesContext,
     decide_moves,
@@ -46,7 +38,7 @@ from extender.core.preempt.moves_lifecycle import (
     what_keeps,
 )
 from extender.ports.cluster_ports import Cluster, K8sEvent, PodRef
-from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
+from extender.ports.log_ports import Clock, DecisionInputs
 from extender.runtime.stall_timer import IdleTimes
 from extender.settings import Settings
 from extender.telemetry import METRICS
@@ -86,6 +78,7 @@ class MoveController:
             policy=RETRIES,
             now_s=lambda: clock.monotonic_ms() / 1000,
         )
+        self.run = self._queue.run
         self._idle: IdleTimes[PlanId] = IdleTimes(clock)
         self._refusal = ""  # of the API server, for the last eviction
         self.waits_for = ""  # why the pod of the current move is not evicted
@@ -108,9 +101,9 @@ class MoveController:
             QueryUnavailable: This replica does not lead, or the log does not answer.
         """
         state, view = self.require_none(), self._cluster.view()
-        encoded = DecisionInput(digest=digest_of(request, ()), head=request, parts=())
+        encoded = DecisionInput.of(request)
         shapes: list[dict[str, int]] = []
-        data = MovesPlanned(
+        data = ev.MovesPlanned(
             plan=PlanId(self._clock.new_id()),
             question=question,
             by=by,
@@ -146,7 +139,7 @@ class MoveController:
         """
         moves = self._under_way()
         if moves.paused != paused:
-            data = MovesPaused(plan=moves.id, paused=paused, by=by)
+            data = ev.MovesPaused(plan=moves.id, paused=paused, by=by)
             draft = self._source(f"request of {by}").draft(NIL_GANG, "", data)
             await self._durable(self._leader.append_nowait([draft]))
 
@@ -172,7 +165,7 @@ class MoveController:
             raise NotFound("moves: none are under way")
         return moves
 
-    async def _durable(self, append: Awaitable[tuple[RecordedEvent, ...]]) -> None:
+    async def _durable(self, append: Awaitable[tuple[ev.RecordedEvent, ...]]) -> None:
         try:
             await append
         except (NotLeading, StoreUnavailable) as error:
@@ -180,14 +173,14 @@ class MoveController:
                 f"moves: {error}; look at `gang-extender moves` again"
             ) from error
 
-    def _source(self, cause: str) -> EventSource:
-        return EventSource(actor=self._settings.identity, cause=cause)
+    def _source(self, cause: str) -> ev.EventSource:
+        return ev.EventSource(actor=self._settings.identity, cause=cause)
 
     # -- for the control loop ----------------------------------------------------------------------
 
     def decide(
         self, view: ClusterView, forest: Forest, state: ReservationState, cause: str
-    ) -> list[NewEvent]:
+    ) -> list[ev.NewEvent]:
         """Return the events that bring the moves up to date with a state."""
         moves = state.moves
         if moves is None:
@@ -222,19 +215,15 @@ class MoveController:
 
     # -- the work ----------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Execute queued evictions until cancelled."""
-        await self._queue.run()
-
     async def _process(self, uid: PodUid) -> Retry | None:
         await self._leader.until_may_act()
         moves = self._leader.committed.moves
         if moves is None or moves.current.uid != uid or self._keeps(moves):
             return None  # a pass queues it again
         move = moves.current
-        namespace, _, name = move.pod.partition("/")
+        pod = PodRef.at(move.pod, uid)
         try:
-            await self._cluster.evict(PodRef(namespace=namespace, name=name, uid=uid), "evicted")
+            await self._cluster.evict(pod, "evicted")
         except (RequestRejected, ClusterUnavailable) as error:
             self._refusal = str(error)
             log.info("pod not evicted for a move", extra={"pod": move.pod, "error": str(error)})
@@ -242,17 +231,7 @@ class MoveController:
         self._refusal = ""
         # what for is not in it: that may be a gang of another namespace
         text = f"moved: it leaves {move.source}, and {move.target} is held for the pod that its controller makes"
-        await self._cluster.notice(
-            K8sEvent(
-                kind="Pod",
-                namespace=namespace,
-                name=name,
-                uid=uid,
-                reason="Moved",
-                message=text,
-                action="Moving",
-            )
-        )
+        await self._cluster.notice(K8sEvent.about(pod, "Moved", text, action="Moving"))
         return None
 
     def _keeps(self, moves: PendingMoves) -> bool:
@@ -267,7 +246,7 @@ class MoveController:
 
 def _record(
     move: Move, view: ClusterView, state: ReservationState, shapes: list[dict[str, int]]
-) -> MoveRecord:
+) -> ev.MoveRecord:
     """Return a move as the log has it; its requests are added to the shapes.
 
     Raises:
@@ -282,7 +261,7 @@ def _record(
     requests = dict(pod.shape.requests)
     if requests not in shapes:
         shapes.append(requests)
-    return MoveRecord(
+    return ev.MoveRecord(
         pod=move.pod,
         uid=move.uid,
         group=root.bound[move.uid].group,

@@ -19,7 +19,6 @@ from immutables import Map, MapMutation
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue, retried
 from extender.control.log.leader import Leader
-from extender.control.published.shared_state import HeldBackMembers
 from extender.core.admit.gate_removal_order import (
     GateRemovalStages,
     next_to_release,
@@ -71,7 +70,7 @@ class Nominator:
         cluster: Cluster,
         leader: Leader,
         arrived: Callable[[PodUid], bool],
-        held_back: HeldBackMembers,
+        held_back: set[PodUid],
         delay_s: float = 0.0,
     ) -> None:
         """Prepare.
@@ -158,7 +157,9 @@ class Nominator:
         self._let_go = {
             uid: plan for uid, plan in self._let_go.items() if self._started.get(uid) == plan
         }
-        self._held_back.retain(lambda uid: uid in self._started or uid in self._later)
+        self._held_back -= {
+            uid for uid in self._held_back if uid not in self._started and uid not in self._later
+        }
         if fresh and self._delay_s > 0 and len(view.nodes) <= NODES_ALL_OFFERED:
             self._others_wait = any(
                 pod.node is None and pod.group is None and not pod.gates and not pod.deleting
@@ -268,8 +269,7 @@ class Nominator:
         if pod is None:
             # Planned again, or gone.
             return None
-        ref = PodRef(namespace=pod.namespace, name=pod.name, uid=uid)
-        clearing = self._cluster.nominate(ref, None)
+        clearing = self._cluster.nominate(PodRef.at(pod.path, uid), None)
         return await retried(clearing, log, "nomination not cleared", pod=pod.name)
 
     async def _execute(self, uid: PodUid) -> Retry | None:
@@ -298,8 +298,7 @@ class Nominator:
 
         The nomination of a member that kube-scheduler finds without it comes last, if it is needed at all.
         """
-        namespace, _, name = claim.pod.partition("/")
-        pod = PodRef(namespace=namespace, name=name, uid=claim.uid)
+        pod = PodRef.at(claim.pod, claim.uid)
         view = self._cluster.view()
         member = view.pods.get(claim.uid)
         if claim.kind == "reservation":
@@ -357,7 +356,7 @@ def next_step(
     reservation: Reservation,
     view: ClusterView,
     stages: GateRemovalStages,
-    held_back: HeldBackMembers,
+    held_back: set[PodUid],
     *,
     at_once: bool,
 ) -> Step:
@@ -381,6 +380,49 @@ def next_step(
     return Step.RELEASE_IN_TURN if spread_rules(view, reservation) else Step.RELEASE
 
 
-def _was_held_back(pod: Pod | None, uid: PodUid, held_back: HeldBackMembers) -> bool:
+def _was_held_back(pod: Pod | None, uid: PodUid, held_back: set[PodUid]) -> bool:
     """Return whether filter has held a member back, under this leader or an earlier one."""
     return uid in held_back or (pod is not None and COMMITTED_LAST in pod.unschedulable)
+
+
+REMOVING_WORKERS = 4  # beside those of the nominator
+REMOVAL_PAUSE_S = 0.5
+
+
+class GateRemover:
+    """Removes our gate from members without a reservation, for kube-scheduler's own group scheduling or for autoscalers.
+
+    See `native_gang_scheduling.gates_to_remove` (K55) and `plan_request.refused_members`.
+    """
+
+    def __init__(self, cluster: Cluster, leader: Leader) -> None:
+        self._cluster = cluster
+        # Queued, or removed and not seen yet
+        self._due: Mapping[PodUid, Pod] = {}
+        self._queue = WorkQueue(
+            "gate removal",
+            self._remove,
+            leader.until_may_act,
+            workers=REMOVING_WORKERS,
+            policy=RetryPolicy(
+                first_s=REMOVAL_PAUSE_S, max_s=REMOVAL_PAUSE_S, after_failure="rest"
+            ),
+        )
+        self._queue.name_of = lambda uid: self._due[uid].path if uid in self._due else uid
+        self.run = self._queue.run
+
+    def sync(self, held: Iterable[Pod]) -> None:
+        """Queue the members whose gate is to be removed, and drop queued members that are not in `held`."""
+        before, self._due = self._due, {pod.uid: pod for pod in held}
+        self._queue.retain_only(self._due.keys())
+        for uid in self._due:
+            if uid not in before:
+                self._queue.add(uid)
+
+    async def _remove(self, uid: PodUid) -> Retry | None:
+        pod = self._due.get(uid)
+        if pod is None:
+            # It has a reservation now, or is gone.
+            return None
+        ref = PodRef.at(pod.path, uid)
+        return await retried(self._cluster.remove_gate(ref), log, "gate not removed", pod=pod.name)

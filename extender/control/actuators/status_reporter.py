@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from immutables import Map
 
-from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
+from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue, retried
 from extender.control.actuators.write_priority import PlacementPriority
 from extender.control.log.leader import Leader
 from extender.core.admit.gang_sentences import (
@@ -44,7 +44,6 @@ from extender.core.log.reservation_state import (
     ReservationState,
 )
 from extender.core.model.cluster_view import ClusterView, changed_groups, pods_by_leaf
-from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, GroupKey, PodUid
 from extender.core.model.message_formatting import counted, spaced
 from extender.core.model.object_identity import changed_keys, same_objects
@@ -55,7 +54,7 @@ from extender.core.verbs.filter_and_prioritize import (
     pending_reason,
     possible_pod_rules,
 )
-from extender.ports.cluster_ports import Cluster, Condition, K8sEvent
+from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import EXPLAINED, MISMATCH, SCHEDULED
 from extender.runtime.periodic import ObjectFaults
@@ -156,6 +155,7 @@ class StatusReporter:
             policy=RETRIES,
             lane_of=_namespace_of,
         )
+        self.run = self._jobs.run  # a rejected write is repeated when its value changes
         self._leaves: dict[GroupKey, _Leaf] = {}
         self._unsettled: set[GroupKey] = set()  # leaves that wait for `SETTLED_MS`
         # Leaves none of whose members waited, while pods belong to gangs as in this map
@@ -460,17 +460,14 @@ class StatusReporter:
                 readers = readers_of(leaf.namespace, show_names=self._show_names)
                 text = _event_text(run, leaf, readers)
                 for pod in sorted(fresh, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
-                    self._jobs.add(_pod_event(pod, text))
+                    ref = PodRef.at(pod.path, pod.uid)
+                    self._jobs.add(K8sEvent.about(ref, "FailedScheduling", text, warning=True))
                 reported |= {pod.uid: reason for pod in waiting}
         return _Leaf(inputs, reason, since_ms, reported, settled)
 
     def warn(self, group: Group, reason: str, text: str) -> None:
         """Queue an Event about a group that does not follow from the state."""
         self._jobs.add(_group_event(group, text, reason))
-
-    async def run(self) -> None:
-        """Write until cancelled; a rejected write is repeated when its value changes."""
-        await self._jobs.run()
 
     async def _until_its_turn(self) -> None:
         """Wait for members that are being placed, then until this process may act: the write follows without another await."""
@@ -479,22 +476,19 @@ class StatusReporter:
 
     async def _process(self, job: _ConditionJob | K8sEvent) -> Retry | None:
         begun_ms = self._clock.monotonic_ms()
-        try:
-            if isinstance(job, K8sEvent):
-                await self._cluster.notice(job)
-            elif (condition := self._wrote.get(job)) is not None and (
-                job.group in self._cluster.view().groups
-            ):
-                await self._cluster.set_conditions(job.group, job.uid, [condition])
-        except RequestRejected as error:
-            log.info("not reported", extra={"error": str(error)})
-        except ClusterUnavailable as error:
-            log.warning("not reported yet", extra={"error": str(error)})
-            return Retry(error.retry_after_s)
-        if not self._jobs.empty():
+        retry = await retried(self._write(job), log, "not reported")
+        if retry is None and not self._jobs.empty():
             took_ms = self._clock.monotonic_ms() - begun_ms
             await asyncio.sleep(min(REST_PER_WRITE * took_ms, REST_MS_MAX) / 1000)
-        return None
+        return retry
+
+    async def _write(self, job: _ConditionJob | K8sEvent) -> None:
+        if isinstance(job, K8sEvent):
+            await self._cluster.notice(job)
+        elif (condition := self._wrote.get(job)) is not None and (
+            job.group in self._cluster.view().groups
+        ):
+            await self._cluster.set_conditions(job.group, job.uid, [condition])
 
 
 def _waits(pod: Pod, state: ReservationState) -> bool:
@@ -504,18 +498,6 @@ def _waits(pod: Pod, state: ReservationState) -> bool:
 
 def _namespace_of(job: _ConditionJob | K8sEvent) -> str:
     return job.namespace if isinstance(job, K8sEvent) else job.group.namespace
-
-
-def _pod_event(pod: Pod, reason: str) -> K8sEvent:
-    return K8sEvent(
-        kind="Pod",
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
-        reason="FailedScheduling",
-        message=reason,
-        warning=True,
-    )
 
 
 def _group_event(group: Group, text: str, reason: str = "Questionable") -> K8sEvent:

@@ -24,8 +24,7 @@ from extender.core.holds.hold_planning import (
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, PlanId
-from extender.core.planner.plan_types import Plan, PlanRequest
-from extender.ports.log_ports import DecisionInput
+from extender.core.planner.plan_types import DecisionInput, Plan, PlanRequest
 
 log = logging.getLogger(__name__)
 

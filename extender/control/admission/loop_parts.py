@@ -7,24 +7,22 @@ from typing import Final
 import msgspec
 
 from extender.control.actuators.evictor import Evictor
-from extender.control.actuators.gate_remover import GateRemover
 from extender.control.actuators.move_controller import MoveController
-from extender.control.actuators.nominator import Nominator
+from extender.control.actuators.nominator import GateRemover, Nominator
 from extender.control.actuators.status_reporter import StatusReporter
 from extender.control.admission.cluster_observer import ClusterObserver
-from extender.control.admission.idle_pass_filter import IdlePassFilter
 from extender.control.admission.planner_pool import PlannerPool
 from extender.control.admission.preemption_policy import PreemptionPolicy
 from extender.control.admission.request_builder import RequestBuilder
-from extender.control.admission.termination_reasons import TerminationReasons
 from extender.control.binding.bind_barrier import BindBarriers
 from extender.control.log.leader import AppendBatch, Leader
 from extender.control.published.pass_result import PublishedPass
-from extender.control.published.shared_state import HeldBackMembers, LoopExchange, LossPredictor
+from extender.control.published.shared_state import LoopExchange, LossPredictor
+from extender.control.published.termination_reasons import TerminationReasons
 from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.admit.readmission_backoff import Readmissions
 from extender.core.admit.verdict_events import EventContext
-from extender.core.model.ids import PlanId
+from extender.core.model.ids import PlanId, PodUid
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import Clock, DecisionInputs
 from extender.settings import Settings
@@ -54,7 +52,6 @@ class LoopParts(msgspec.Struct, frozen=True, kw_only=True):
     # planning
     planner: PlannerPool
     requests: RequestBuilder
-    idle_filter: IdlePassFilter
     # what is remembered from pass to pass
     preemption_policy: PreemptionPolicy
     readmissions: Readmissions
@@ -85,7 +82,8 @@ def loop_parts(
 ) -> LoopParts:
     """Return the parts of one control loop; none of them has started anything yet."""
     published, reasons = PublishedPass(), TerminationReasons(cluster, barriers.wakeup.wake)
-    evictor, held_back = Evictor(cluster, leader, clock, settings), HeldBackMembers()
+    evictor = Evictor(cluster, leader, clock, settings)
+    held_back: set[PodUid] = set()
     rejections = RejectionEvidence()
     requests = RequestBuilder(settings, clock, rejections, barriers.started)
     pending_losses = LossPredictor(published, reasons, clock, settings)
@@ -97,7 +95,7 @@ def loop_parts(
         exchange=LoopExchange(
             published=published,
             committed_losses=LossPredictor(published, reasons, clock, settings),
-            evictions=evictor,
+            eviction_context=evictor.eviction_context,
             rejections=rejections,
             held_back=held_back,
         ),
@@ -114,7 +112,6 @@ def loop_parts(
         reporter=reporter,
         planner=PlannerPool(),
         requests=requests,
-        idle_filter=IdlePassFilter(requests.rows),
         preemption_policy=PreemptionPolicy(clock, enabled=settings.preemption),
         readmissions=Readmissions(expires_ms=settings.reservation_ttl_s * 1000),
         termination_reasons=reasons,

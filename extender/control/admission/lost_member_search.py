@@ -25,9 +25,8 @@ from extender.core.admit.verdict_events import (
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import GangUid
 from extender.core.model.scheduling_constraints import LostMembers
-from extender.core.planner.plan_types import Plan, PlanRequest, Verdict
+from extender.core.planner.plan_types import DecisionInput, Plan, PlanRequest, Verdict
 from extender.core.preempt.preemption_planning import decide_give_up, unbound_reservations
-from extender.ports.log_ports import DecisionInput
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, zip_longest
+
+import msgspec
 
 from extender.control.admission.capacity_hold_search import CapacityHoldSearch
 from extender.control.admission.cluster_observer import Moment
@@ -19,10 +21,14 @@ from extender.control.admission.tree_admission import (
     TreeAdmission,
 )
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
-from extender.core.admit.verdict_events import is_recorded_invalid
+from extender.core.admit.plan_request import TreePart
+from extender.core.admit.verdict_events import is_recorded_invalid, only_less
+from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.fairness.new_gang_limits import NewGangLimits
-from extender.core.model.ids import GangUid
+from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PodUid
+from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import Tree
+from extender.core.planner.plan_types import PlanNode
 from extender.runtime.cooperative_yield import SlicePace
 from extender.runtime.periodic import ObjectFaults
 from extender.telemetry import METRICS
@@ -49,6 +55,7 @@ class PendingTrees:
         self._admission = TreeAdmission(parts, self._preemptions, self.searches, lost)
         self._faults: ObjectFaults[str] = ObjectFaults("admission", parts.clock.monotonic_ms)
         self._holds = CapacityHoldSearch(parts, self.searches)
+        self._idle_filter = IdlePassFilter(parts.requests.rows)
         self.searches.set_up(self._perform)
         self._postponed: list[Tree] = []
         self._tried_late: set[GangUid] = set()
@@ -84,7 +91,7 @@ class PendingTrees:
                 or self._policy.some_terminate(view)
             )
 
-        return self._parts.idle_filter.nothing_to_admit(now, hints, now_ms, by_time=by_time)
+        return self._idle_filter.nothing_to_admit(now, hints, now_ms, by_time=by_time)
 
     @property
     def explanations(self) -> RefusalExplanations:
@@ -99,12 +106,12 @@ class PendingTrees:
     async def admit(self, now: Moment) -> None:
         """Try to admit every pending tree; those that need the planner process wait for their turn there."""
         self.searches.begin_pass()
-        self._parts.idle_filter.end_pass(None)
+        self._idle_filter.end_pass(None)
         hints, now_ms = self._rejections.hints(now.view), self._parts.clock.monotonic_ms()
         pending = tuple(self._parts.requests.pending(now.state, now.forest, hints))
         self._retain([tree for tree, _ in pending])
         parts = (part for _, part in pending if part is not None)
-        before = self._parts.idle_filter.begin_pass(now, parts, hints, now_ms)
+        before = self._idle_filter.begin_pass(now, parts, hints, now_ms)
         progress = AdmissionProgress(now)
         self._limits.begin()
         try:
@@ -115,7 +122,7 @@ class PendingTrees:
             await self._parts.appends.flush()
         self._postponed = progress.postponed
         idle = progress.all_stay_refused and not self._parts.requests.holds_back
-        self._parts.idle_filter.end_pass(before if idle else None)
+        self._idle_filter.end_pass(before if idle else None)
 
     async def _try_each(self, pending: Sequence[Tree], progress: AdmissionProgress) -> None:
         """Try trees in their order; a namespace that took long comes after the others of the same priority."""
@@ -247,3 +254,94 @@ def _lacks_minimum(now: Moment, tree: Tree) -> bool:
     """Return whether a tree has never been admitted, or its reservations were all released."""
     root = now.pending.gangs.get(tree.root.uid)
     return root is None or (root.phase != "scheduled" and not root.reservations)
+
+
+LOOK_MS = 1_000
+PATIENT_MS = 5_000  # at most, where nothing is known to end by time
+
+
+class _RefusedPass(msgspec.Struct):
+    """What a pass saw that refused every pending tree."""
+
+    at_ms: int
+    same: tuple[object, ...]  # compared by identity
+    hints: Mapping[PodUid, NodeName]
+    nodes: dict[int, tuple[PlanNode, ...]]  # by priority; compared by capacity
+
+
+class IdlePassFilter:
+    """Skips the admission of a pass when every pending tree is refused and no node has gained capacity.
+
+    Most changes of a busy cluster take capacity, or free it where no pending tree can use it. Where something ends by
+    time (node rejections, pauses, back-off of preemption), a pass is skipped for at most `LOOK_MS`.
+    """
+
+    def __init__(self, rows: NodeRowCache) -> None:
+        """Prepare; `rows`: shared with the request builder, so that unchanged rows are the same objects."""
+        self._rows = rows
+        self._last: _RefusedPass | None = None
+
+    def begin_pass(
+        self,
+        now: Moment,
+        pending: Iterable[TreePart],
+        hints: Mapping[PodUid, NodeName],
+        now_ms: int,
+    ) -> _RefusedPass | None:
+        """Return what a pass sees at its start, or None if a pending tree depends on more than capacity."""
+        parts = tuple(pending)
+        if any(
+            part.claims
+            or part.tree.root.uid in now.state.preemptions  # freed capacity is held for it
+            or any(shape.rules for shape in part.shapes)
+            for part in parts
+        ):
+            return None
+        priorities = {part.tree.root.priority for part in parts}
+        return _RefusedPass(now_ms, _compared_objects(now), hints, self._nodes(now, priorities))
+
+    def end_pass(self, refused: _RefusedPass | None) -> None:
+        """Remember what a pass that refused every tree saw at its start; None for any other pass."""
+        self._last = refused
+
+    def nothing_to_admit(
+        self,
+        now: Moment,
+        hints: Mapping[PodUid, NodeName],
+        now_ms: int,
+        *,
+        by_time: Callable[[int, int], bool],
+    ) -> bool:
+        """Return whether a pass would only refuse every pending tree again.
+
+        Args:
+            hints: The same as for `begin_pass`.
+            by_time: Takes the highest pending priority and the time of that pass; returns whether time alone may
+                have changed an answer since.
+        """
+        last = self._last
+        if last is None or last.hints != hints:
+            return False
+        age_ms = now_ms - last.at_ms
+        highest = max(last.nodes, default=0)
+        if age_ms >= LOOK_MS and (age_ms >= PATIENT_MS or by_time(highest, last.at_ms)):
+            return False
+        if not same_objects(last.same, _compared_objects(now)):
+            return False
+        nodes = self._nodes(now, last.nodes)
+        if not all(only_less(last.nodes[p], rows) for p, rows in nodes.items()):
+            return False
+        last.nodes = nodes  # the next call compares less
+        return True
+
+    def _nodes(self, now: Moment, priorities: Iterable[int]) -> dict[int, tuple[PlanNode, ...]]:
+        view, state, rows = now.view, now.state, self._rows
+        return {
+            p: rows.rows(view, rows.taken(view, state, priority=p, gang_uid=NIL_GANG))
+            for p in sorted(priorities)
+        }
+
+
+def _compared_objects(now: Moment) -> tuple[object, ...]:
+    state = now.state
+    return (now.forest, state.gangs, state.rejections, state.preemptions, now.view.keeping_off)

@@ -17,10 +17,9 @@ from typing import Protocol, TypeVar
 
 from extender.core.planner.codec.request_codec import Decoder, Encoder
 from extender.core.planner.model.node_table import NodeTable
-from extender.core.planner.plan_types import PlanGroup, PlanRequest, Verdict
+from extender.core.planner.plan_types import DecisionInput, PlanGroup, PlanRequest, Verdict
 from extender.core.planner.planning import DeferredWork, plan, plan_at_once
 from extender.core.planner.preempt.judgement import Judgement, judge
-from extender.ports.log_ports import DecisionInput
 from extender.runtime.worker_process import NICE, WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -71,10 +70,7 @@ class PlannerPool:
 
     def encode(self, request: PlanRequest) -> DecisionInput:
         """Return the canonical bytes of a request as a decision input."""
-        encoded = self._encoder.encode(request)
-        return DecisionInput(
-            digest=encoded.digest, head=encoded.head, parts=encoded.parts, hashes=encoded.hashes
-        )
+        return self._encoder.encode(request)
 
     def at_once(self, request: PlanRequest) -> Verdict | DeferredWork:
         """Plan a tree in this process, or return what would take long: `search` or `explain`."""

@@ -12,7 +12,7 @@ from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.preemption_policy import SearchedCapacity, may_lead_to_preemption
 from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches
-from extender.core.planner.plan_types import Plan, PlanRequest, Verdict
+from extender.core.planner.plan_types import DecisionInput, Plan, PlanRequest, Verdict
 from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.judgement import Judgement
 from extender.core.planner.preempt.victim_search import PreemptionPlan, only_awaiting
@@ -22,7 +22,6 @@ from extender.core.preempt.preemption_planning import (
     preemption_still_holds,
     unbound_reservations,
 )
-from extender.ports.log_ports import DecisionInput
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,8 @@ from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.request_builder import TreeRequest
 from extender.core.fairness.search_turns import SearchTurns, WaitingSearch
 from extender.core.model.ids import GangUid
-from extender.core.planner.plan_types import PlanRequest, Verdict
+from extender.core.planner.plan_types import DecisionInput, PlanRequest, Verdict
 from extender.core.planner.preempt.judgement import Judgement
-from extender.ports.log_ports import DecisionInput
 from extender.runtime.periodic import ObjectFaults
 from extender.telemetry import METRICS
 

@@ -52,6 +52,7 @@ from extender.core.planner.explain.plan_builder import without_extras
 from extender.core.planner.plan_types import (
     COMPLETE,
     TERMINATES,
+    DecisionInput,
     Plan,
     PlanRequest,
     Refusal,
@@ -65,7 +66,6 @@ from extender.core.preempt.preemption_planning import (
     leaves_being_evicted,
 )
 from extender.core.reconcile.reservation_checks import retry_time_us
-from extender.ports.log_ports import DecisionInput
 from extender.telemetry import METRICS
 
 log = logging.getLogger(__name__)

@@ -22,15 +22,7 @@ import msgspec
 
 from extender.control.log.leader import Leader
 from extender.core.admit.gate_removal_order import unit_key
-from extender.core.log.events import (
-    AnyEventData,
-    BindBarrierTimedOut,
-    EventSource,
-    NewEvent,
-    PodBindFailed,
-    ReleasedPod,
-    ReservationReleased,
-)
+from extender.core.log import events as ev
 from extender.core.log.gang_phase import missing
 from extender.core.log.reservation_state import (
     STILL_ARRIVING,
@@ -481,7 +473,7 @@ class BindBarriers:
         )
 
     async def _record_failure(self, reservation: Reservation, error: str) -> None:
-        data = PodBindFailed(
+        data = ev.PodBindFailed(
             plan=reservation.plan,
             pod=reservation.pod,
             uid=reservation.uid,
@@ -497,9 +489,9 @@ class BindBarriers:
             )
         self.wakeup.wake()
 
-    def _draft(self, reservation: Reservation, data: AnyEventData, cause: str) -> NewEvent:
+    def _draft(self, reservation: Reservation, data: ev.AnyEventData, cause: str) -> ev.NewEvent:
         root = self._leader.pending_state.gangs[reservation.gang_uid]
-        source = EventSource(actor=self._settings.identity, cause=cause)
+        source = ev.EventSource(actor=self._settings.identity, cause=cause)
         return source.draft(root.uid, root.gang, data)
 
     # -- the deadline ---------------------------------------------------------------------------
@@ -554,8 +546,8 @@ class BindBarriers:
         for uid in unit:
             self.prebinding.unmark(uid)
         waited_ms = self._clock.monotonic_ms() - barrier.first_ms
-        events: list[AnyEventData] = [
-            BindBarrierTimedOut(
+        events: list[ev.AnyEventData] = [
+            ev.BindBarrierTimedOut(
                 plan=any_held.plan,
                 waited_ms=waited_ms,
                 arrived=tuple(sorted(r.pod for uid, r in unit.items() if uid in came)),
@@ -568,12 +560,12 @@ class BindBarriers:
         )
         if not started:
             released = tuple(
-                ReleasedPod(pod=r.pod, uid=r.uid, node=r.node)
+                ev.ReleasedPod(pod=r.pod, uid=r.uid, node=r.node)
                 for r in sorted(unit.values(), key=lambda r: r.pod)
             )
             text = "the minimum did not reach bind in time"
             events.append(
-                ReservationReleased(
+                ev.ReservationReleased(
                     plan=any_held.plan, reason="expired", pods=released, message=text
                 )
             )

@@ -1,7 +1,7 @@
 """The leader: the only writer of the log, made of the lease loop, the append pipeline and the settlement.
 
 The lease loop acquires, keeps and loses the lease (`lease_loop`). Under a lease, events go through the append pipeline
-(`append_pipeline`). An append whose outcome is unknown is settled before anything else is written (`in_doubt_appends`).
+(`append_pipeline`). An append whose outcome is unknown is settled before anything else is written (`Settlement`).
 """
 
 from __future__ import annotations
@@ -9,45 +9,26 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import TypeAlias
 
 from extender.control.log.append_pipeline import AppendPipeline
 from extender.control.log.follower import Follower
-from extender.control.log.history_guard import HistoryGuard
-from extender.control.log.in_doubt_appends import Settlement
-from extender.control.log.leader_role import LeaderRole
-from extender.control.log.lease import Lease, LeaseIdentity, keep_clock
+from extender.control.log.history_guard import OLDER_COPY, HistoryGuard
+from extender.control.log.leader_role import LeaderRole, Lease, LeaseIdentity, keep_clock
 from extender.control.log.lease_loop import LeaseLoop
-from extender.core.log.events import (
-    AnyEventData,
-    CapacityHeld,
-    GangAdmitted,
-    GangExtended,
-    GangUnschedulable,
-    LeaseAcquired,
-    MovesPlanned,
-    NewEvent,
-    PreemptionPlanned,
-    RecordedEvent,
-)
+from extender.core.log import events as ev
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import CorruptLog, ExtenderError, NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG
-from extender.ports.log_ports import (
-    Clock,
-    DecisionInput,
-    DecisionInputs,
-    EventLog,
-    LeaseGrant,
-    Snapshots,
-)
+from extender.core.planner.plan_types import DecisionInput
+from extender.ports.log_ports import Clock, DecisionInputs, EventLog, LeaseGrant, Snapshots
 from extender.runtime.periodic import ObjectFaults
 from extender.snapshots.state_loader import SnapshotWriter
 
 log = logging.getLogger(__name__)
 
-AppendListener: TypeAlias = Callable[[Sequence[RecordedEvent], ReservationState], None]
+AppendListener: TypeAlias = Callable[[Sequence[ev.RecordedEvent], ReservationState], None]
 
 
 async def _nothing_before_release() -> None:
@@ -64,7 +45,7 @@ class Leader(LeaderRole):
         clock: Clock,
         identity: LeaseIdentity,
         *,
-        on_append: Callable[[Sequence[RecordedEvent]], None] = lambda _: None,
+        on_append: Callable[[Sequence[ev.RecordedEvent]], None] = lambda _: None,
         sync_clock: Callable[[], Awaitable[None]] = keep_clock,
     ) -> None:
         """Prepare; `run` starts.
@@ -121,7 +102,7 @@ class Leader(LeaderRole):
 
     # -- writing -----------------------------------------------------------------------------
 
-    async def append(self, drafts: Sequence[NewEvent]) -> tuple[RecordedEvent, ...]:
+    async def append(self, drafts: Sequence[ev.NewEvent]) -> tuple[ev.RecordedEvent, ...]:
         """Append drafts and wait until they are durable and part of the committed state.
 
         The drafts must have been decided on `pending_state` with no await in between.
@@ -134,9 +115,16 @@ class Leader(LeaderRole):
             return ()
         return await self.append_nowait(drafts)
 
+    async def append_own(self, *data: ev.AnyEventData) -> tuple[ev.RecordedEvent, ...]:
+        """Append events about no gang, in the name of this replica; raises as `append`."""
+        actor = self._identity.holder
+        return await self.append(
+            [ev.NewEvent(gang_uid=NIL_GANG, gang="", data=each, actor=actor) for each in data]
+        )
+
     def append_nowait(
-        self, drafts: Sequence[NewEvent], after: Callable[[], Awaitable[None]] | None = None
-    ) -> Awaitable[tuple[RecordedEvent, ...]]:
+        self, drafts: Sequence[ev.NewEvent], after: Callable[[], Awaitable[None]] | None = None
+    ) -> Awaitable[tuple[ev.RecordedEvent, ...]]:
         """Fold drafts into `pending_state` now and start to append them.
 
         So the next decision can be made on them while the append is in flight.
@@ -156,13 +144,13 @@ class Leader(LeaderRole):
                 if self.lease.grant is None
                 else f"{self.role}: cannot append"
             )
-        promises = GangAdmitted | GangExtended | PreemptionPlanned | MovesPlanned
+        promises = ev.GangAdmitted | ev.GangExtended | ev.PreemptionPlanned | ev.MovesPlanned
         if self.recovery_reason and any(isinstance(d.data, promises) for d in drafts):
             raise NotLeading(self.recovery_reason)
         return self.appends.start(drafts, self.lease.grant, after)
 
     def _on_commit(
-        self, events: Sequence[RecordedEvent], chain: bytes, before: ReservationState
+        self, events: Sequence[ev.RecordedEvent], chain: bytes, before: ReservationState
     ) -> None:
         self.history.observe_appended(events[-1], chain)
         with self._faults.alone("count of appended events"):
@@ -180,8 +168,8 @@ class Leader(LeaderRole):
 
     async def record_lease(self, grant: LeaseGrant) -> None:
         """Append `LeaseAcquired`, and the loss of events that was found with this lease; a failure is logged."""
-        events: list[AnyEventData] = [
-            LeaseAcquired(
+        events: list[ev.AnyEventData] = [
+            ev.LeaseAcquired(
                 holder=self._identity.holder,
                 address=self._identity.address,
                 previous_holder=grant.previous_holder,
@@ -189,12 +177,8 @@ class Leader(LeaderRole):
         ]
         if self.history.unrecorded is not None:
             events.append(self.history.unrecorded)
-        drafts = [
-            NewEvent(gang_uid=NIL_GANG, gang="", data=f, actor=self._identity.holder)
-            for f in events
-        ]
         try:
-            await self.append(drafts)
+            await self.append_own(*events)
         except (NotLeading, StoreUnavailable) as error:
             log.warning("lease not recorded", extra={"error": str(error)})
 
@@ -289,7 +273,13 @@ class Leader(LeaderRole):
         await self._lease_loop.stop()
 
 
-_HAS_INPUT = GangAdmitted | GangExtended | GangUnschedulable | PreemptionPlanned | CapacityHeld
+_HAS_INPUT = (
+    ev.GangAdmitted
+    | ev.GangExtended
+    | ev.GangUnschedulable
+    | ev.PreemptionPlanned
+    | ev.CapacityHeld
+)
 
 
 class AppendBatch:
@@ -299,7 +289,7 @@ class AppendBatch:
         self._leader = leader
         self._inputs = inputs
         self._clock = clock
-        self._appends: list[Awaitable[tuple[RecordedEvent, ...]]] = []
+        self._appends: list[Awaitable[tuple[ev.RecordedEvent, ...]]] = []
         self.cpu_us_while_waiting = 0  # of other tasks, while this pass waited for the log
         self.committed = 0  # appends of this pass
 
@@ -308,7 +298,7 @@ class AppendBatch:
         self._appends, self.cpu_us_while_waiting, self.committed = [], 0, 0
 
     def append_nowait(
-        self, drafts: Sequence[NewEvent], encoded: DecisionInput | None = None
+        self, drafts: Sequence[ev.NewEvent], encoded: DecisionInput | None = None
     ) -> ReservationState:
         """Fold drafts into the pending state now, and start to append them after their decision input.
 
@@ -333,8 +323,98 @@ class AppendBatch:
         if failures:
             raise failures[0]
 
-    async def append(self, drafts: Sequence[NewEvent]) -> None:
+    async def append(self, drafts: Sequence[ev.NewEvent]) -> None:
         """Append drafts and wait until they are durable."""
         begun_us = self._clock.thread_cpu_us()
         self.committed += bool(await self._leader.append(drafts))
         self.cpu_us_while_waiting += self._clock.thread_cpu_us() - begun_us
+
+
+SETTLE_PAUSE_S = 0.05  # before the second attempt; doubled before each further one
+SETTLE_PAUSE_S_MAX = 1.0
+
+
+class Settlement:
+    """Settles the appends in flight whose outcome is unknown, in a task of its own; at most one runs.
+
+    The lease is acquired again, so that an old statement cannot commit later. Then the events are looked up by id: those
+    in the log become part of the committed state, the others fail, and this process leads under the new epoch.
+    """
+
+    def __init__(self, event_log: EventLog, appends: AppendPipeline, leader: LeaderRole) -> None:
+        self._log = event_log
+        self._appends = appends
+        self._leader = leader
+        self._settling: asyncio.Task[None] | None = None
+        self._recording: asyncio.Task[None] | None = None
+        self._faults: ObjectFaults[str] = ObjectFaults("log")
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Return the tasks that may still run: the settlement, and the record of its lease."""
+        return [task for task in (self._settling, self._recording) if task is not None]
+
+    def start(self, error: Exception) -> None:
+        """Start to settle all appends in flight, unless that runs already."""
+        if self._settling is not None and not self._settling.done():
+            return
+        log.warning(
+            "append failed, settling",
+            extra={"error": str(error), "in_flight": self._appends.in_flight},
+        )
+        self._leader.become("settling", str(error))
+        self._settling = asyncio.create_task(self._settle(), name="settle appends")
+
+    def stop(self) -> None:
+        """End the settlement without an outcome, because the lease is lost; also from within the settlement."""
+        if self._settling is not None and self._settling is not asyncio.current_task():
+            self._settling.cancel()
+            self._settling = None
+
+    async def _settle(self) -> None:
+        try:
+            grant, recorded, chain = await self._look_up()
+            self._appends.settle(recorded)
+        except ExtenderError as error:
+            self._leader.lose(str(error))
+            return
+        except Exception as error:  # noqa: BLE001 -- logged and counted by `failed`
+            self._faults.failed("settlement", error)
+            self._leader.lose(f"a defect ended the settlement of appends: {error!r}")
+            return
+        position = self._appends.committed.position
+        if grant.head.position != position:
+            self._leader.lose(
+                f"the log ends at position {grant.head.position}, the state in memory at {position}"
+            )
+            return
+        self._leader.history.confirm(grant.head, chain)
+        self._leader.become("leading", "")
+        # Its own task: if this append fails too, a new settlement must be able to start.
+        self._recording = asyncio.create_task(self._record(grant), name="record lease")
+
+    async def _record(self, grant: LeaseGrant) -> None:
+        with self._faults.alone("lease event"):
+            await self._leader.record_lease(grant)
+
+    async def _look_up(self) -> tuple[LeaseGrant, Container[str], bytes]:
+        """Acquire the lease and look the events up, until the log answers.
+
+        Returns:
+            The grant, the ids found, and the hash at the head of the log, computed from the last event known here.
+        """
+        pause_s = SETTLE_PAUSE_S
+        while True:
+            try:
+                grant = await self._leader.lease.acquire()
+                recorded = await self._log.find(self._appends.event_ids())
+                if not await self._leader.history.intact():
+                    raise NotLeading(OLDER_COPY)
+                chain = await self._leader.history.verified_chain(grant.head)
+            except StoreUnavailable as error:
+                self._leader.explain(str(error))
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, SETTLE_PAUSE_S_MAX)
+            else:
+                self._leader.lease.activate()
+                return grant, recorded, chain

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from extender.control.log.append_pipeline import AppendPipeline
 from extender.control.log.follower import Follower
 from extender.control.log.history_guard import OLDER_COPY
-from extender.control.log.leader_role import LeaderRole
-from extender.control.log.lease import LeaseIdentity
+from extender.control.log.leader_role import LeaderRole, LeaseIdentity
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.errors import (
     ClusterUnavailable,

@@ -40,17 +40,14 @@ class LogHeadPublisher:
         self._last: LogMark | None = None
         self._tried: tuple[int, int] = (0, 0)  # epoch, and time of the last attempt
         self._publishing = asyncio.Lock()  # so that an older list does not replace a newer one
-
-    async def run(self) -> None:
-        """Publish until cancelled; retry what failed."""
-        await PeriodicTask(
+        self.run = PeriodicTask(
             name="log_head_publisher",
             work=self._publish_if_due,
             every_s=LOOK_EVERY_S,
-            condition=lambda: self._leader.may_act() and self._leader.may_record(),
+            condition=lambda: leader.may_act() and leader.may_record(),
             expected=(ClusterUnavailable, StoreUnavailable),
             failure="end of the log not published",
-        ).run()
+        ).run
 
     async def _publish_if_due(self) -> None:
         if self._due():

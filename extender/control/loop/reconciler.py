@@ -19,13 +19,8 @@ from extender.core.admit.node_rejections import decide_rejections
 from extender.core.admit.readmission_backoff import ROUNDS_FREE, ReadmissionLoop
 from extender.core.capacity.capacity_claims import expired_holds
 from extender.core.holds.hold_planning import decide_hold_ends
+from extender.core.log import events as ev
 from extender.core.log.each_gang import EachGang
-from extender.core.log.events import (
-    CapacityUseReason,
-    MemberTerminated,
-    NewEvent,
-    ReservationReleased,
-)
 from extender.core.log.reservation_state import (
     GangState,
     Reservation,
@@ -97,7 +92,7 @@ def _advice(loop: ReadmissionLoop) -> str:
 
 log = logging.getLogger(__name__)
 
-ADVICE: Final[dict[CapacityUseReason, str]] = {
+ADVICE: Final[dict[ev.CapacityUseReason, str]] = {
     "unaware": "its scheduler does not see reservations: taint the nodes of gangs against it, or give it a "
     "scope in which this extender is called (deploy/README.md, Other schedulers)",
     "higher-priority": "as it may; give gangs a priority above it to keep it out",
@@ -105,10 +100,10 @@ ADVICE: Final[dict[CapacityUseReason, str]] = {
 }
 
 
-def warn_overcommit(drafts: Iterable[NewEvent]) -> None:
+def warn_overcommit(drafts: Iterable[ev.NewEvent]) -> None:
     """Log and count each pod that took reserved capacity, by events that have been appended."""
     for draft in drafts:
-        if not isinstance(draft.data, ReservationReleased):
+        if not isinstance(draft.data, ev.ReservationReleased):
             continue
         for taking_pod in draft.data.taken_by:
             METRICS.reserved_capacity_used_by_others.labels(taking_pod.via).inc()
@@ -212,12 +207,14 @@ class Reconciler:
             if reservation.uid not in view.pods
         }
 
-    def _differences(self, moment: Moment, now: ReconcileContext) -> list[NewEvent]:
+    def _differences(
+        self, moment: Moment, now: ReconcileContext, gangs: EachGang
+    ) -> list[ev.NewEvent]:
         """Return the events for what differs, and start to look up how members ended that the view does not have."""
         view, forest, state = moment.view, moment.forest, moment.pending
         self._unwatched = {u: r for u, r in self._unwatched.items() if reservation_of(state, u)}
-        drafts = self._comparison.decide(view, state, forest, now)
-        vanished: list[MemberTerminated | Reservation] = [
+        drafts = self._comparison.decide(view, state, forest, now, gangs)
+        vanished: list[ev.MemberTerminated | Reservation] = [
             *self._unwatched.values(),
             *losses_without_cause(view, drafts),
         ]
@@ -275,7 +272,7 @@ class Reconciler:
         return prebinding or self._parts.barriers.at_bind(uid)
 
     def _back_off_released(
-        self, moment: Moment, state: ReservationState, drafts: Sequence[NewEvent]
+        self, moment: Moment, state: ReservationState, drafts: Sequence[ev.NewEvent]
     ) -> None:
         """Back off from trees that are released and admitted again without a change; `state` is that before `drafts`."""
         now_ms, forest = self._parts.clock.monotonic_ms(), moment.forest

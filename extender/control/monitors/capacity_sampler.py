@@ -18,11 +18,11 @@ from extender.core.capacity.largest_free_domain import (
     levels_of,
     measure_capacity,
 )
-from extender.core.log.events import CapacityMeasured, FreeDomainRecord, NewEvent
+from extender.core.log.events import CapacityMeasured, FreeDomainRecord
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import NotLeading, StoreUnavailable
-from extender.core.model.ids import NIL_GANG, Epoch
+from extender.core.model.ids import Epoch
 from extender.core.model.object_identity import same_objects
 from extender.ports.cluster_ports import Cluster
 from extender.runtime.periodic import PeriodicTask
@@ -44,17 +44,14 @@ class CapacitySampler:
         self.counts_uses = False
         # of the last measurement, see `capacity_by_use`
         self.capacity: Mapping[tuple[str, CapacityUse], int] = {}
-
-    async def run(self) -> None:
-        """Measure every `capacity_sample_interval_s`, until cancelled."""
-        await PeriodicTask(
+        self.run = PeriodicTask(
             name="capacity_sampler",
             work=self.look,
-            every_s=self._settings.capacity_sample_interval_s,
+            every_s=settings.capacity_sample_interval_s,
             condition=self._may_measure,
             expected=(NotLeading, StoreUnavailable),
             failure="free capacity not recorded",
-        ).run()
+        ).run
 
     def _may_measure(self) -> bool:
         leader = self._leader
@@ -82,10 +79,7 @@ class CapacitySampler:
         measured, self.capacity = await asyncio.to_thread(self._measure, view, state, keys)
         changed = epoch != self._epoch or measured.largest_free != self._largest_free
         if changed:
-            draft = NewEvent(
-                gang_uid=NIL_GANG, gang="", data=measured, actor=self._settings.identity
-            )
-            await leader.append([draft])
+            await leader.append_own(measured)
         self._inputs, self._epoch, self._largest_free = inputs, epoch, measured.largest_free
         return changed
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 
 from extender.control.log.leader import Leader
-from extender.core.log.events import ClockStepped, NewEvent
+from extender.core.log.events import ClockStepped
 from extender.core.model.errors import NotLeading, StoreUnavailable
-from extender.core.model.ids import NIL_GANG, Epoch
+from extender.core.model.ids import Epoch
 from extender.runtime.database_clock import STEP_US, DatabaseClock
 from extender.runtime.periodic import PeriodicTask
 from extender.telemetry import METRICS
@@ -24,22 +24,18 @@ EVERY_S = 1.0
 class ClockMonitor:
     """Samples the database's clock, and appends what it shows."""
 
-    def __init__(self, leader: Leader, clock: DatabaseClock, actor: str) -> None:
+    def __init__(self, leader: Leader, clock: DatabaseClock) -> None:
         self._leader = leader
         self._clock = clock
-        self._actor = actor
         # the epoch whose first events were compared with the clock
         self._compared: Epoch | None = None
-
-    async def run(self) -> None:
-        """Sample every second, until cancelled."""
-        await PeriodicTask(
+        self.run = PeriodicTask(
             name="clock_monitor",
             work=self.look,
             every_s=EVERY_S,
             expected=(NotLeading, StoreUnavailable),
             failure="the clock of the database was not read, or its step was not recorded",
-        ).run()
+        ).run
 
     async def look(self) -> None:
         """Sample once, and append the steps seen since the last append if this process leads.
@@ -64,9 +60,7 @@ class ClockMonitor:
             if ahead_us > STEP_US and not any(step.clock == "database" for step in steps):
                 steps.append(_behind_the_log(ahead_us))
         self._report(steps)
-        await leader.append(
-            [NewEvent(gang_uid=NIL_GANG, gang="", data=s, actor=self._actor) for s in steps]
-        )
+        await leader.append_own(*steps)
 
     def _report(self, steps: list[ClockStepped]) -> None:
         for step in steps:

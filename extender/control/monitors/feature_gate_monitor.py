@@ -14,13 +14,11 @@ from extender.core.log.control_plane_features import (
     features_of,
     features_summary,
 )
-from extender.core.log.events import ControlPlaneFeaturesDetected, NewEvent
+from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
-from extender.core.model.ids import NIL_GANG
 from extender.ports.cluster_ports import Cluster, ControlPlane
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import PeriodicTask
-from extender.settings import Settings
 from extender.telemetry import METRICS, log_fields
 
 log = logging.getLogger(__name__)
@@ -44,23 +42,18 @@ class FeatureGateMonitor:
         plane: ControlPlane,
         leader: Leader,
         clock: Clock,
-        settings: Settings,
     ) -> None:
         self._cluster = cluster
         self._plane = plane
         self._leader = leader
         self._clock = clock
-        self._settings = settings
         self._trials: Sequence[DryRunResult] = ()
         self._gates = NOT_ASKED
         self._dry_runs_due_ms = 0
         self._gates_due_ms = 0
         self._discoveries = -1  # `discovery_revision` at the last trials
         self._shown: ControlPlaneFeaturesDetected | None = None
-
-    async def run(self) -> None:
-        """Run `look` until cancelled."""
-        await PeriodicTask(
+        self.run = PeriodicTask(
             name="feature_gate_monitor",
             work=self.look,
             every_s=lambda: LOOK_EVERY_S if self._shown else LOOK_FIRST_S,
@@ -68,7 +61,7 @@ class FeatureGateMonitor:
             condition=self._may_request,
             expected=(NotLeading, StoreUnavailable, ClusterUnavailable),
             failure="control plane features not read",
-        ).run()
+        ).run
 
     def _may_request(self) -> bool:
         leader = self._leader
@@ -103,8 +96,7 @@ class FeatureGateMonitor:
         self._show(features)
         if features == before:
             return False
-        draft = NewEvent(gang_uid=NIL_GANG, gang="", data=features, actor=self._settings.identity)
-        await leader.append([draft])
+        await leader.append_own(features)
         return True
 
     def _show(self, features: ControlPlaneFeaturesDetected) -> None:

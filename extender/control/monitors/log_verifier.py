@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 from extender.control.log.leader import Leader
 from extender.core.log.anchors import Anchor
-from extender.core.log.events import DriftDetected, NewEvent
+from extender.core.log.events import DriftDetected
 from extender.core.log.tampering import ADVICE, LogFinding
 from extender.core.model.errors import (
     ClusterUnavailable,
@@ -21,7 +21,6 @@ from extender.core.model.errors import (
     NotLeading,
     StoreUnavailable,
 )
-from extender.core.model.ids import NIL_GANG
 from extender.ports.log_ports import Clock, PublishedAnchors
 from extender.ports.verification_ports import SliceResult, VerifiedLog
 from extender.runtime.periodic import PeriodicTask
@@ -51,19 +50,16 @@ class LogVerifier:
         anchor: PublishedAnchors,
         verify_slice: Slice,
         clock: Clock,
-        actor: str,
     ) -> None:
         """Prepare.
 
         Args:
             verify_slice: Begins a pass with anchors, or goes on with None, for a number of events.
-            actor: Name of this replica in events.
         """
         self._leader = leader
         self._anchor = anchor
         self._slice = verify_slice
         self._clock = clock
-        self._actor = actor
         self.last: VerifiedLog | None = None  # the last pass that ended
         self._compared = 0  # anchors, in this pass
         self._under_way = False
@@ -171,20 +167,14 @@ class LogVerifier:
             count = sum(finding.kind == kind for finding in findings)
             METRICS.log_findings.labels(kind).set(count)
         new = [f for f in findings if (f.kind, f.place) not in self._recorded]
-        if not new:
-            return
-        drafts = [
-            NewEvent(
-                gang_uid=NIL_GANG,
-                gang="",
-                actor=self._actor,
-                data=DriftDetected(
+        await self._leader.append_own(
+            *(
+                DriftDetected(
                     kind=finding.kind,
                     object=finding.place,
                     message=f"{finding.full_message}; {finding.advice}",
-                ),
+                )
+                for finding in new
             )
-            for finding in new
-        ]
-        await self._leader.append(drafts)
+        )
         self._recorded.update((finding.kind, finding.place) for finding in new)

@@ -17,7 +17,7 @@ import ssl
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -60,22 +60,6 @@ CONTENT_TYPE: Final = "application/cloudevents+json; charset=utf-8"
 _TYPES: Final = tuple(kind.__name__ for kind in NOTIFYING)
 
 
-class NotificationReceiver(Protocol):
-    """Where notifications are sent."""
-
-    async def deliver(self, notification: Notification) -> bool:
-        """Send a notification; return False if the receiver refused this very one.
-
-        Raises:
-            NotificationFailed: It was not accepted; send it again.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Close the connections."""
-        ...
-
-
 class Notifier:
     """Sends the notifications of this leadership, and keeps up to where they were accepted."""
 
@@ -83,7 +67,7 @@ class Notifier:
         self,
         events: EventQueries,
         cursor: NotificationCursor,
-        receiver: NotificationReceiver,
+        receiver: HttpReceiver,
         leader: Leader,
         clock: Clock,
         settings: Settings,
@@ -306,7 +290,11 @@ class HttpReceiver:
                 raise BadInput(msg) from error
 
     async def deliver(self, notification: Notification) -> bool:
-        """See `NotificationReceiver.deliver`."""
+        """Send a notification; return False if the receiver refused this very one.
+
+        Raises:
+            NotificationFailed: It was not accepted; send it again.
+        """
         import aiohttp
 
         if self._session is None:

@@ -7,11 +7,12 @@ Reports from the tables name the position up to which they are complete.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from extender.control.log.leader import Leader
 from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.model.ids import Position
-from extender.ports.log_ports import START, IntervalProjection, ReferenceIndex
+from extender.ports.log_ports import START, IntervalProjection
 from extender.runtime.periodic import PeriodicTask
 
 AT_ONCE = 500  # events; a few milliseconds of the database
@@ -19,23 +20,21 @@ PAUSE_S = 0.5  # queries scan the events since the last update
 
 
 class ReferenceIndexer:
-    """Calls `ReferenceIndex.note` after appends."""
+    """Indexes the objects that events name after the appends; queries without that are slower."""
 
-    def __init__(self, leader: Leader, mentions: ReferenceIndex) -> None:
+    def __init__(self, leader: Leader, index: Callable[[int], Awaitable[int]]) -> None:
+        """Prepare; `index`: indexes what at most so many next events name, and returns how many it has read."""
         self._leader = leader
-        self._mentions = mentions
+        self._index = index
         self._indexed = START  # up to here, as far as this process knows
-
-    async def run(self) -> None:
-        """Index until cancelled; retry when the database does not answer."""
-        await PeriodicTask(
+        self.run = PeriodicTask(
             name="reference_indexer",
             work=self.catch_up,
             every_s=PAUSE_S,
-            condition=self._leader.may_record,
+            condition=leader.may_record,
             expected=(StoreUnavailable,),
             failure="names in events are not indexed",
-        ).run()
+        ).run
 
     async def catch_up(self) -> None:
         """Index all events that are not indexed yet, while this process may record.
@@ -45,7 +44,7 @@ class ReferenceIndexer:
         """
         end, has_indexed = self._leader.committed.position, False
         while self._indexed != end and self._leader.may_record():
-            looked_at = await self._mentions.note(AT_ONCE)
+            looked_at = await self._index(AT_ONCE)
             has_indexed = has_indexed or looked_at > 0
             if looked_at < AT_ONCE:
                 # where there was nothing, another replica may be at work still, and may fail
@@ -68,17 +67,14 @@ class ReadModelProjector:
         self._projection = projection
         self._batch = BATCH
         self.position = START  # the last projected event, as far as this process knows
-
-    async def run(self) -> None:
-        """Project until cancelled; retry failures."""
-        await PeriodicTask(
+        self.run = PeriodicTask(
             name="read_model_projector",
             work=self.catch_up,
             every_s=LOOK_EVERY_S,
-            condition=self._leader.may_act,
+            condition=leader.may_act,
             expected=(StoreUnavailable, CorruptLog),
             failure="log not projected",
-        ).run()
+        ).run
 
     async def catch_up(self) -> None:
         """Project up to the committed position, while this process may act.

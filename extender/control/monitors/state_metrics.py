@@ -191,16 +191,13 @@ class DatabaseSize:
         """
         self._database_bytes = database_bytes
         self._folder = folder
-
-    async def run(self) -> None:
-        """Measure every `SIZE_EVERY_S`, until cancelled."""
-        await PeriodicTask(
+        self.run = PeriodicTask(
             name="database_size",
             work=self.look,
             every_s=SIZE_EVERY_S,
             expected=(StoreUnavailable, OSError),
             failure="the size of the database, or the free part of its disk, is not known",
-        ).run()
+        ).run
 
     async def look(self) -> None:
         """Measure once.

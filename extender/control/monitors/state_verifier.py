@@ -12,10 +12,10 @@ import logging
 from immutables import Map
 
 from extender.control.log.leader import Leader
-from extender.core.log.events import DriftDetected, NewEvent
+from extender.core.log.events import DriftDetected
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.errors import CorruptLog, NotLeading, StoreUnavailable
-from extender.core.model.ids import NIL_GANG, Position
+from extender.core.model.ids import Position
 from extender.ports.log_ports import EventLog, Snapshots
 from extender.runtime.cooperative_yield import Yielder
 from extender.runtime.periodic import PeriodicTask
@@ -38,25 +38,19 @@ FROM_START_EVERY = 60
 class StateVerifier:
     """Compares the state in memory with a new fold of the log."""
 
-    def __init__(
-        self, leader: Leader, event_log: EventLog, snapshots: Snapshots, actor: str
-    ) -> None:
+    def __init__(self, leader: Leader, event_log: EventLog, snapshots: Snapshots) -> None:
         self._leader = leader
         self._log = event_log
         self._snapshots = snapshots
-        self._actor = actor
         self._looks = 0
-
-    async def run(self) -> None:
-        """Compare every `EVERY_S`, until cancelled."""
-        await PeriodicTask(
+        self.run = PeriodicTask(
             name="state_verifier",
             work=self.look,
             every_s=EVERY_S,
-            condition=self._leader.may_record,
+            condition=leader.may_record,
             expected=(NotLeading, StoreUnavailable),
             failure="state not verified",
-        ).run()
+        ).run
 
     async def look(self) -> bool:
         """Compare once; return whether a difference was found and corrected.
@@ -86,8 +80,7 @@ class StateVerifier:
                 return False
         text = difference(memory, folded)
         data = DriftDetected(kind="memory", object=f"position {memory.position}", message=text)
-        draft = NewEvent(gang_uid=NIL_GANG, gang="", data=data, actor=self._actor)
-        await self._leader.append([draft])
+        await self._leader.append_own(data)
         state = whole
         if state is None:
             position = self._leader.committed.position

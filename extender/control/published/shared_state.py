@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
 from extender.control.published.pass_result import PublishedPass
+from extender.control.published.termination_reasons import TerminationReasons
 from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.log.each_gang import EachGang
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import PodUid
-from extender.core.model.pods import PodEnd
 from extender.core.preempt.preemption_lifecycle import EvictionContext
 from extender.core.reconcile.cluster_reconciliation import PredictedLosses
 from extender.core.reconcile.drift import ReconcileContext
@@ -22,27 +21,13 @@ from extender.runtime.periodic import ObjectFaults
 from extender.settings import Settings
 
 
-class TerminationAnswers(Protocol):
-    """What the API server has answered so far about how lost members ended."""
-
-    @property
-    def known(self) -> Mapping[PodUid, PodEnd | None]:
-        """Return the answers; None: the API server does not know."""
-        ...
-
-    @property
-    def awaited(self) -> frozenset[PodUid]:
-        """Return the members for which the answer is pending."""
-        ...
-
-
 class LossPredictor:
     """Predicts what reconciliation will record about lost members; each instance caches the answer for one state."""
 
     def __init__(
         self,
         published: PublishedPass,
-        answers: TerminationAnswers,
+        answers: TerminationReasons,
         clock: Clock,
         settings: Settings,
     ) -> None:
@@ -84,45 +69,15 @@ class LossPredictor:
         return states[-1]
 
 
-class HeldBackMembers:
-    """The members by UID; kept in memory only, because kube-scheduler keeps the refusal in the status of the pod."""
-
-    def __init__(self) -> None:
-        self._uids: set[PodUid] = set()
-
-    def __contains__(self, uid: PodUid) -> bool:
-        return uid in self._uids
-
-    def add(self, uid: PodUid) -> None:
-        """Record that filter has refused a member before its stage."""
-        self._uids.add(uid)
-
-    def discard(self, uid: PodUid) -> None:
-        """Record that kube-scheduler will try a member again."""
-        self._uids.discard(uid)
-
-    def retain(self, is_reserved: Callable[[PodUid], bool]) -> None:
-        """Forget the members of which a function returns that they have no reservation any more."""
-        self._uids = {uid for uid in self._uids if is_reserved(uid)}
-
-
-class EvictionKnowledge(Protocol):
-    """What is known of victims beside the view; it changes between passes, with each eviction that is requested."""
-
-    def eviction_context(
-        self, actor: str, cause: str, view: ClusterView, state: ReservationState
-    ) -> EvictionContext:
-        """Return what is known now of the victims in a state, after an update from the view."""
-        ...
-
-
 class LoopExchange(msgspec.Struct, frozen=True, kw_only=True):
     """One instance per process; given to the control loop and to the verbs."""
 
     # the control loop writes, the verbs read
     published: PublishedPass
     committed_losses: LossPredictor  # for the committed state
-    evictions: EvictionKnowledge
+    # returns what is known of victims beside the view, see `Evictor.eviction_context`
+    eviction_context: Callable[[str, str, ClusterView, ReservationState], EvictionContext]
     # the verbs write, the control loop and the nominator read
     rejections: RejectionEvidence
-    held_back: HeldBackMembers
+    # members that filter refused before their stage; in memory only: kube-scheduler keeps the refusal in the status of the pod
+    held_back: set[PodUid]

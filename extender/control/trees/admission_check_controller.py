@@ -97,19 +97,16 @@ class AdmissionCheckController:
         self._answered: dict[str, tuple[str, CheckAnswer]] = {}
         self._at_once = PLANNED_MAX
         self._faults: ObjectFaults[str] = ObjectFaults("admission checks")
-
-    async def run(self) -> None:
-        """Answer until cancelled."""
-        await PeriodicTask(
+        self.run = PeriodicTask(
             name="admission_checks",
             work=self.look,
             every_s=LOOK_EVERY_S,
             retry_s=RETRY_S,
             condition=self._may_answer,
-            changes=Changes(lambda: self._checks.view().revision, self._checks.changed),
+            changes=Changes(lambda: checks.view().revision, checks.changed),
             expected=(ClusterUnavailable,),
             failure="admission checks not answered",
-        ).run()
+        ).run
 
     def _may_answer(self) -> bool:
         leader = self._leader

@@ -162,10 +162,7 @@ class GroupController:
         self._queue: WorkQueue[GroupKey] = WorkQueue(
             "group writes", self._process, leader.until_may_act, workers=WORKERS, policy=POLICY
         )
-
-    async def run(self) -> None:
-        """Write until cancelled."""
-        await self._queue.run()
+        self.run = self._queue.run
 
     def sync(self, trees: Mapping[str, WorkloadTree], owners: AbstractSet[str]) -> None:
         """Queue every group that differs from what the trees have.

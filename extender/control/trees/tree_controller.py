@@ -8,7 +8,6 @@ afterwards, from the committed state (`group_controller`). So a restart at any m
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,12 +17,13 @@ from immutables import Map
 from extender.control.log.leader import Leader
 from extender.control.trees.group_controller import GroupController
 from extender.control.trees.workload_notifier import WorkloadNotifier
-from extender.core.log.events import NewEvent, RetireReason
+from extender.core.log.events import EventSource, RetireReason
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG
 from extender.core.model.object_identity import same_objects
-from extender.core.planner.codec.request_codec import digest_of
+from extender.core.model.pod_groups import Group
+from extender.core.planner.plan_types import DecisionInput
 from extender.core.trees.leaves_in_use import LeafUses, WorkloadName, with_finished_pods
 from extender.core.trees.tree_events import (
     TreeEvent,
@@ -33,11 +33,18 @@ from extender.core.trees.tree_events import (
     retire,
     with_native_groups,
 )
-from extender.core.workloads.kind_table import BY_KIND
+from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.kinds.job_kind import JOB
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS, PlainPodGroups
-from extender.core.workloads.native_groups import NativeGroup, NativeOwners, native_groups_of
+from extender.core.workloads.native_groups import (
+    NativeGroup,
+    NativeOwners,
+    adopts,
+    is_native,
+    native_groups_of,
+)
 from extender.core.workloads.tree_parts import LeafUse
+from extender.core.workloads.tree_policy import profile_of_name
 from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
     TEMPLATES_KIND,
@@ -45,7 +52,7 @@ from extender.core.workloads.workload_object import (
     WorkloadObject,
 )
 from extender.ports.cluster_ports import Cluster
-from extender.ports.log_ports import DecisionInput, DecisionInputs
+from extender.ports.log_ports import DecisionInputs
 from extender.ports.workload_ports import Workloads, WorkloadView
 from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import first_of
@@ -289,14 +296,12 @@ class TreeController:
         decisions = list(decided)
         if not decisions:
             return
-        drafts = [
-            NewEvent(gang_uid=NIL_GANG, gang="", data=event, actor=self._settings.identity)
-            for event, _ in decisions
-        ]
+        source = EventSource(actor=self._settings.identity, cause="")
+        drafts = [source.draft(NIL_GANG, "", event) for event, _ in decisions]
         heads = [encoded for _, encoded in decisions if encoded]
 
         async def save() -> None:  # at once: the store writes those that wait together
-            await asyncio.gather(*(self._inputs.save(_input(head)) for head in heads))
+            await asyncio.gather(*(self._inputs.save(DecisionInput.of(head)) for head in heads))
 
         await self._leader.append_nowait(drafts, save if heads else None)
 
@@ -341,6 +346,48 @@ def _name_of(workload: WorkloadObject) -> str:
     return f"{workload.kind}/{workload.namespace}/{workload.name}"
 
 
-def _input(head: bytes) -> DecisionInput:
-    hashes = (hashlib.sha256(head).digest(),)
-    return DecisionInput(digest=digest_of(head, ()), head=head, parts=(), hashes=hashes)
+_NATIVE_KINDS = frozenset(kind.kind for kind in KINDS if kind.native_parts is not None)
+
+
+class AdoptionHold:
+    """Answers whether a root is a group of another controller that is to hang below a composite; cheap, from the newest views.
+
+    Between its creation and our annotation on it, it looks like a tree of its own. Its pods are gated, so they wait; without this
+    they could be placed alone, although the composite asks for more groups than this one.
+    """
+
+    def __init__(self, workloads: Workloads | None, leader: Leader) -> None:
+        """Prepare; `workloads`: None: there are no trees of workloads, and nothing is held."""
+        self._workloads = workloads
+        self._leader = leader
+
+    def __call__(self, root: Group) -> bool:
+        """Return whether a root has to wait until it hangs below its composite, or is known to be a root."""
+        if self._workloads is None or not is_native(root) or root.parent is not None:
+            return False
+        view = self._workloads.view()
+        workload = _root_most(view, view.objects.get(root.owner_uid))
+        if workload is None:
+            # its owner may be among those that are not listed yet
+            return bool(view.pending & _NATIVE_KINDS)
+        kind = BY_KIND[workload.kind]
+        name = profile_name(kind, workload)
+        profile = profile_of_name(name, view.profiles)
+        if profile is None and "TreeProfile" not in view.synced:
+            return True
+        tree = self._leader.committed.trees.get(workload.uid)
+        if not adopts(kind, workload, profile) and not (tree is not None and tree.adopted):
+            return False
+        if tree is None or tree.outcome == "refused":
+            return True
+        parents = {adopted_group.name: adopted_group.parent for adopted_group in tree.adopted}
+        return parents.get(root.key.name, "?") != ""
+
+
+def _root_most(view: WorkloadView, workload: WorkloadObject | None) -> WorkloadObject | None:
+    """Return the workload whose tree an object belongs to; None: it has no tree."""
+    if workload is None or workload.owner is None:
+        return workload
+    if workload.owner.kind not in BY_KIND[workload.kind].part_of:
+        return workload
+    return view.objects.get(workload.owner.uid)

@@ -144,9 +144,7 @@ class WorkloadNotifier:
             return None
         pod, message = self._pods[uid]
         try:
-            await self._cluster.explain_waiting(
-                PodRef(namespace=pod.namespace, name=pod.name, uid=uid), message
-            )
+            await self._cluster.explain_waiting(PodRef.at(pod.path, uid), message)
         except RequestRejected:  # deleted or recreated: the informer will show it
             return None
         except ClusterUnavailable as error:

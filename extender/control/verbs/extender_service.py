@@ -50,7 +50,7 @@ from extender.core.verbs.preempt_verb import (
     planned_event,
 )
 from extender.ports.cluster_ports import Cluster, PodRef
-from extender.ports.log_ports import Clock, DecisionInput, DecisionInputs
+from extender.ports.log_ports import Clock, DecisionInputs
 from extender.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -270,20 +270,14 @@ class ExtenderService:
             encoded = encode(question)
             actor, cause = self._settings.identity, f"preempt of pod {observed.path}"
             plan = planned_event(view, choice.plan, encoded.digest)
-            eviction = self._exchange.evictions.eviction_context(actor, cause, view, state)
+            eviction = self._exchange.eviction_context(actor, cause, view, state)
             draft = eviction.draft(GangUid(observed.uid), observed.path, plan)
             drafts = [
                 *release_reservations(state, held, eviction, but=()),
                 *takeovers_by_plan(view, state, draft, eviction),
                 draft,
             ]
-            stored = DecisionInput(
-                digest=encoded.digest,
-                head=encoded.head,
-                parts=encoded.parts,
-                hashes=encoded.hashes,
-            )
-            save = functools.partial(self._inputs.save, stored)
+            save = functools.partial(self._inputs.save, encoded)
             try:
                 await self._leader.append_nowait(drafts, save)
             except (NotLeading, StoreUnavailable) as error:
@@ -311,9 +305,8 @@ class ExtenderService:
                 f"pod {pod.path} names no group, so kube-scheduler binds it: remove the resource gang-extender.dev/bind "
                 "from it, or name its group when it is created"
             )
-        ref = PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
         call = BindCall(
-            pod=ref,
+            pod=PodRef.at(pod.path, pod.uid),
             node=node,
             arrived_ms=self._clock.monotonic_ms() - age_ms,
             alive=alive,

@@ -43,6 +43,9 @@ class PlacementRow(msgspec.Struct, eq=False, gc=False):
     by_position: int | None = None
 
 
+_ENDS: Final = PlacementRow.__struct_fields__[-6:]  # None of a row that lasts
+
+
 class GangRow(msgspec.Struct, eq=False, gc=False):
     """A row of `gx.gang_state`, in the order of its columns."""
 
@@ -263,46 +266,19 @@ class IntervalRows:
                 if row.kind == kind:
                     self._close(event, row, reason)
                     self.completed.append(row)
-        self._begin(
-            PlacementRow(
-                pod_uid=uid,
-                pod=_text(data.pod),
-                gang_uid=gang,
-                gang=event.gang,
-                pod_group=_text(data.group),
-                node=_text(data.node),
-                kind="bound",
-                plan=_text(data.plan),
-                priority=held.priority if held is not None else None,
-                extra=held.extra if held is not None else None,
-                resources=held.resources if held is not None else None,
-                from_position=event.position,
-                from_at_us=event.at_us,
-            )
-        )
+        new = _placement(event, "bound", data, data.plan)
+        if held is not None:
+            new.priority, new.extra, new.resources = held.priority, held.extra, held.resources
+        self._begin(new)
 
     def _reserve(self, event: ev.RecordedEvent, data: ev.GangAdmitted | ev.GangExtended) -> None:
         self._end(event, "reserved", [a.uid for a in data.assignments], "replaced")
         for assignment in {_text(a.uid): a for a in data.assignments}.values():
-            self._begin(
-                PlacementRow(
-                    pod_uid=_text(assignment.uid),
-                    pod=_text(assignment.pod),
-                    gang_uid=event.gang_uid,
-                    gang=event.gang,
-                    pod_group=_text(assignment.group),
-                    node=_text(assignment.node),
-                    kind="reserved",
-                    plan=_text(data.plan),
-                    priority=data.priority,
-                    extra=assignment.extra,
-                    resources=data.shapes[assignment.shape]
-                    if assignment.shape < len(data.shapes)
-                    else None,
-                    from_position=event.position,
-                    from_at_us=event.at_us,
-                )
-            )
+            new = _placement(event, "reserved", assignment, data.plan)
+            new.priority, new.extra = data.priority, assignment.extra
+            if assignment.shape < len(data.shapes):
+                new.resources = data.shapes[assignment.shape]
+            self._begin(new)
 
     def _use_holds(self, event: ev.RecordedEvent, members: list[tuple[str, str]]) -> None:
         """End the replacement holds that new members use: on the same node first, then the oldest."""
@@ -337,21 +313,11 @@ class IntervalRows:
         if not data.held_until_us or data.cause == "node-lost":
             return
         for row in lost:
+            begin = {"from_position": event.position, "from_at_us": event.at_us}
+            priority = gang.priority if gang is not None else None
             self._begin(
-                PlacementRow(
-                    pod_uid=row.pod_uid,
-                    pod=row.pod,
-                    gang_uid=row.gang_uid,
-                    gang=row.gang,
-                    pod_group=row.pod_group,
-                    node=row.node,
-                    kind="replacement",
-                    plan=row.plan,
-                    priority=gang.priority if gang is not None else None,
-                    extra=row.extra,
-                    resources=row.resources,
-                    from_position=event.position,
-                    from_at_us=event.at_us,
+                msgspec.structs.replace(
+                    row, kind="replacement", priority=priority, **begin, **dict.fromkeys(_ENDS)
                 )
             )
 
@@ -457,6 +423,16 @@ class IntervalRows:
     def _complete(self, row: PreemptionRow) -> None:
         self.completed.append(row)
         self.completed.extend(row.victims)
+
+
+def _placement(
+    event: ev.RecordedEvent, kind: str, pod: ev.PodBound | ev.AssignmentRecord, plan: str
+) -> PlacementRow:
+    """Return the row that an event begins for a pod, as far as pod and event have it."""
+    return PlacementRow(
+        pod_uid=_text(pod.uid), pod=_text(pod.pod), gang_uid=event.gang_uid, gang=event.gang, pod_group=_text(pod.group),
+        node=_text(pod.node), kind=kind, plan=_text(plan), priority=None, extra=None, resources=None, from_position=event.position, from_at_us=event.at_us,
+    )  # fmt: skip
 
 
 def _next_row(event: ev.RecordedEvent, before: GangRow | None) -> GangRow:

@@ -12,19 +12,8 @@ from typing import Final
 
 import msgspec
 
+from extender.core.log import events as ev
 from extender.core.log.capacity_claim import CapacityClaim
-from extender.core.log.events import (
-    GangAdmitted,
-    GangExtended,
-    MemberTerminated,
-    MoveCompleted,
-    MovesEnded,
-    MovesPaused,
-    MovesPlanned,
-    PodBound,
-    RecordedEvent,
-    ReservationReleased,
-)
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid, Position
 
 _NONE: Final = PodUid("")
@@ -103,25 +92,25 @@ class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
         )
 
 
-def after_event(before: PendingMoves | None, event: RecordedEvent) -> PendingMoves | None:
+def after_event(before: PendingMoves | None, event: ev.RecordedEvent) -> PendingMoves | None:
     """Return the moves that are under way after an event; the same object where it changes nothing."""
     data = event.data
-    if isinstance(data, MovesPlanned):
+    if isinstance(data, ev.MovesPlanned):
         return _planned(event, data)
     if before is None:
         return None
     match data:
-        case MoveCompleted() | MovesPaused() | MovesEnded() if data.plan == before.id:
+        case ev.MoveCompleted() | ev.MovesPaused() | ev.MovesEnded() if data.plan == before.id:
             return _followed(before, event, data)
-        case MemberTerminated() if event.gang_uid == before.current.gang_uid:
+        case ev.MemberTerminated() if event.gang_uid == before.current.gang_uid:
             return _lost(before, event, data)
-        case GangAdmitted() | GangExtended():
+        case ev.GangAdmitted() | ev.GangExtended():
             for record in data.assignments:
                 if before.takes(event.gang_uid, record.group, record.node):
                     return _replaced(before, event, record.uid)
-        case PodBound():
+        case ev.PodBound():
             return _bound(before, event, data)
-        case ReservationReleased() if before.replacement in {pod.uid for pod in data.pods}:
+        case ev.ReservationReleased() if before.replacement in {pod.uid for pod in data.pods}:
             return _replaced(before, event, _NONE)
         case _:
             pass
@@ -129,11 +118,13 @@ def after_event(before: PendingMoves | None, event: RecordedEvent) -> PendingMov
 
 
 def _followed(
-    before: PendingMoves, event: RecordedEvent, data: MoveCompleted | MovesPaused | MovesEnded
+    before: PendingMoves,
+    event: ev.RecordedEvent,
+    data: ev.MoveCompleted | ev.MovesPaused | ev.MovesEnded,
 ) -> PendingMoves | None:
-    if isinstance(data, MovesEnded):
+    if isinstance(data, ev.MovesEnded):
         return None
-    if isinstance(data, MovesPaused):
+    if isinstance(data, ev.MovesPaused):
         return msgspec.structs.replace(before, paused=data.paused, progress_us=event.at_us)
     if data.number == len(before.moves):  # `MovesEnded` follows in the same append
         return before
@@ -142,7 +133,7 @@ def _followed(
     )
 
 
-def _planned(event: RecordedEvent, data: MovesPlanned) -> PendingMoves:
+def _planned(event: ev.RecordedEvent, data: ev.MovesPlanned) -> PendingMoves:
     return PendingMoves(
         id=data.plan,
         question=data.question,
@@ -154,7 +145,7 @@ def _planned(event: RecordedEvent, data: MovesPlanned) -> PendingMoves:
     )
 
 
-def moves_of(data: MovesPlanned) -> tuple[PendingMove, ...]:
+def moves_of(data: ev.MovesPlanned) -> tuple[PendingMove, ...]:
     """Return the moves of a plan, in their order."""
     return tuple(
         PendingMove(
@@ -172,20 +163,20 @@ def moves_of(data: MovesPlanned) -> tuple[PendingMove, ...]:
     )
 
 
-def _lost(before: PendingMoves, event: RecordedEvent, data: MemberTerminated) -> PendingMoves:
+def _lost(before: PendingMoves, event: ev.RecordedEvent, data: ev.MemberTerminated) -> PendingMoves:
     if data.uid == before.current.uid:
         return msgspec.structs.replace(before, lost_us=event.at_us, progress_us=event.at_us)
     return _replaced(before, event, _NONE) if data.uid == before.replacement else before
 
 
-def _bound(before: PendingMoves, event: RecordedEvent, data: PodBound) -> PendingMoves:
+def _bound(before: PendingMoves, event: ev.RecordedEvent, data: ev.PodBound) -> PendingMoves:
     if data.uid == before.current.uid:  # it came back with its node, and has still to leave
         return msgspec.structs.replace(before, lost_us=0, replacement=_NONE)
     taken = before.takes(event.gang_uid, data.group, data.node)
     return _replaced(before, event, data.uid) if taken else before
 
 
-def _replaced(before: PendingMoves, event: RecordedEvent, uid: PodUid) -> PendingMoves:
+def _replaced(before: PendingMoves, event: ev.RecordedEvent, uid: PodUid) -> PendingMoves:
     if before.replacement == uid or (before.replacement and uid):
         return before
     # further ones are no progress: pods that are made again and again, and never bound, do not keep the moves alive

@@ -12,13 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from extender.core.log.events import (
-    GangUnschedulable,
-    PreemptionCancelled,
-    PreemptionPlanned,
-    RecordedEvent,
-    VictimUnit,
-)
+from extender.core.log import events as ev
 from extender.core.log.gang_phase import WaitingGang
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
 
@@ -27,7 +21,7 @@ from extender.core.model.visibility import EVERYTHING, Visibility, name_for, nam
 NotificationType: TypeAlias = Literal["preempted", "spared", "never-fits", "waiting"]
 NEVER: Final = "never"  # of `GangUnschedulable.when_empty`
 # Types of events from which notifications are made.
-NOTIFYING: Final = (GangUnschedulable, PreemptionCancelled, PreemptionPlanned)
+NOTIFYING: Final = (ev.GangUnschedulable, ev.PreemptionCancelled, ev.PreemptionPlanned)
 _TYPE_PREFIX: Final = "dev.gang-extender."
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -69,7 +63,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def notifications_of(
-    event: RecordedEvent, readers: Visibility, kind: str = ""
+    event: ev.RecordedEvent, readers: Visibility, kind: str = ""
 ) -> Iterator[Notification]:
     """Yield the notifications that follow from an event, about objects that the readers see.
 
@@ -78,11 +72,11 @@ def notifications_of(
         kind: Of the root group of the event; empty: not known.
     """
     match event.data:
-        case PreemptionPlanned() as data:
+        case ev.PreemptionPlanned() as data:
             for unit in data.victims:
                 if readers.sees(namespace_of(unit.path)):
                     yield _preempted(event, data, unit, readers)
-        case PreemptionCancelled() as data:
+        case ev.PreemptionCancelled() as data:
             for name in data.units_spared:
                 if readers.sees(namespace_of(name)):
                     yield Notification(
@@ -92,7 +86,7 @@ def notifications_of(
                         subject=name,
                         data={"position": event.position, "reason": data.reason},
                     )
-        case GangUnschedulable(when_empty="never") as data:
+        case ev.GangUnschedulable(when_empty="never") as data:
             if readers.sees(namespace_of(event.gang)):
                 yield Notification(
                     type="never-fits",
@@ -112,7 +106,7 @@ def notifications_of(
 
 
 def _preempted(
-    event: RecordedEvent, data: PreemptionPlanned, unit: VictimUnit, readers: Visibility
+    event: ev.RecordedEvent, data: ev.PreemptionPlanned, unit: ev.VictimUnit, readers: Visibility
 ) -> Notification:
     pods = len(data.assignments)
     preemptor = name_for(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-TamperKind: TypeAlias = Literal[
+_OfTheLog: TypeAlias = Literal[
     "tail-deleted",
     "log-truncated",
     "rewritten",
@@ -15,14 +15,12 @@ TamperKind: TypeAlias = Literal[
     "hole",
     "other-database",
     "older-copy",
-    "forged-projection",
-    "forged-snapshot",
-    "missing-input",
-    "forged-input",
-    "forged-reference",
-    "forged-definition",
-    "forged-epoch",
-    "forged-anchor",
+]
+_Compared: TypeAlias = Literal[
+    "forged-projection", "forged-snapshot", "missing-input", "forged-input", "forged-reference"
+]
+TamperKind: TypeAlias = Literal[
+    _OfTheLog, _Compared, "forged-definition", "forged-epoch", "forged-anchor"
 ]
 
 # First in every advice about a database: what the advice changes behind it is evidence.
@@ -48,26 +46,8 @@ ADVICE: Final[Mapping[TamperKind, str]] = {
     "forged-anchor": "find out who may write ConfigMap gang-extender-log; compare with a saved copy of it (--anchors FILE)",
 }
 # Findings about the log itself. Differences between the log and what is compared with it follow from them.
-OF_THE_LOG: Final[frozenset[TamperKind]] = frozenset(
-    (
-        "tail-deleted",
-        "log-truncated",
-        "rewritten",
-        "edited-row",
-        "hole",
-        "other-database",
-        "older-copy",
-    )
-)
-COMPARED_WITH_THE_LOG: Final[frozenset[TamperKind]] = frozenset(
-    (
-        "forged-projection",
-        "forged-snapshot",
-        "missing-input",
-        "forged-input",
-        "forged-reference",
-    )
-)
+OF_THE_LOG: Final[frozenset[TamperKind]] = frozenset(get_args(_OfTheLog))
+COMPARED_WITH_THE_LOG: Final[frozenset[TamperKind]] = frozenset(get_args(_Compared))
 
 
 class LogFinding(msgspec.Struct, frozen=True, kw_only=True):

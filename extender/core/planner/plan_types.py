@@ -10,7 +10,8 @@ claims. Taking that capacity evicts no pod. Terminating pods are in no unit: the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -807,3 +808,27 @@ def map_groups(group: PlanGroup, change: Callable[[PlanGroup], PlanGroup]) -> Pl
 def walk(group: PlanGroup) -> list[PlanGroup]:
     """List the groups of a tree, parents first."""
     return [group, *(g for child in group.groups for g in walk(child))]
+
+
+class DecisionInput(msgspec.Struct, frozen=True, kw_only=True):
+    """The canonical input of one decision, in parts, so that equal parts are stored once.
+
+    Of a plan request the head is everything but the nodes and the units that can be evicted; its parts are those of
+    `codec/request_codec`.
+    """
+
+    digest: str  # hex SHA-256 of `hashes`
+    head: bytes
+    parts: tuple[bytes, ...] = ()
+    hashes: tuple[bytes, ...] = ()  # SHA-256 of head and parts; empty: not computed yet
+
+    @classmethod
+    def of(cls, head: bytes, parts: tuple[bytes, ...] = ()) -> DecisionInput:
+        """Return an input with its hashes."""
+        hashes = tuple(hashlib.sha256(piece).digest() for piece in (head, *parts))
+        return cls(digest=digest_of_hashes(hashes), head=head, parts=parts, hashes=hashes)
+
+
+def digest_of_hashes(hashes: Iterable[bytes]) -> str:
+    """Return the digest of an input, from the SHA-256 of its head and parts."""
+    return hashlib.sha256(b"".join(hashes)).hexdigest()

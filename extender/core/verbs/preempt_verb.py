@@ -16,7 +16,6 @@ The choice depends on a `PreemptVerbInput` alone, which is stored with the preem
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -38,9 +37,9 @@ from extender.core.model.cluster_view import ClusterView, eviction_priority, gro
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod
-from extender.core.planner.codec.request_codec import EncodedRequest, InputSummary, digest_of
+from extender.core.planner.codec.request_codec import InputSummary
 from extender.core.planner.codec.victim_codec import cut
-from extender.core.planner.plan_types import PLANNER_VERSION
+from extender.core.planner.plan_types import PLANNER_VERSION, DecisionInput
 from extender.core.planner.preempt.post_eviction_view import PRIORITY_OFFSET, VictimCost, unit_cost
 from extender.core.preempt.disruption_units import lost_work_min
 from extender.core.verbs.filter_and_prioritize import free_beside_held
@@ -126,16 +125,10 @@ _HEAD = msgspec.json.Decoder(PreemptVerbInput)
 _PART: msgspec.json.Decoder[_Part] = msgspec.json.Decoder(_Part)
 
 
-def encode(verb_input: PreemptVerbInput) -> EncodedRequest:
+def encode(verb_input: PreemptVerbInput) -> DecisionInput:
     """Return an input encoded as head and parts."""
     head = _ENCODER.encode(msgspec.structs.replace(verb_input, offers=(), units=(), trees=()))
-    parts = tuple(map(_ENCODER.encode, _parts(verb_input)))
-    return EncodedRequest(
-        head=head,
-        parts=parts,
-        hashes=tuple(hashlib.sha256(piece).digest() for piece in (head, *parts)),
-        digest=digest_of(head, parts),
-    )
+    return DecisionInput.of(head, tuple(map(_ENCODER.encode, _parts(verb_input))))
 
 
 def _parts(verb_input: PreemptVerbInput) -> Iterator[_Part]:

@@ -23,8 +23,9 @@ from extender.core.model.errors import CorruptLog, NotFound
 from extender.core.model.ids import Position
 from extender.core.planner.codec import request_codec
 from extender.core.planner.codec.request_codec import InputSummary
+from extender.core.planner.plan_types import DecisionInput
 from extender.core.verbs import preempt_verb
-from extender.ports.log_ports import DecisionInput, DecisionInputs
+from extender.ports.log_ports import DecisionInputs
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.preemption_dto import AlternativeLine
 from extender.runtime.cooperative_yield import Yielder

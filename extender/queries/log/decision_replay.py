@@ -23,10 +23,18 @@ from extender.core.log.events import (
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import counted
-from extender.core.planner.codec.request_codec import Decoder, digest_of_hashes
+from extender.core.planner.codec.request_codec import Decoder
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.moves.move_search import MovesRequest, find_moves
-from extender.core.planner.plan_types import PLANNER_VERSION, Assignment, Plan, Refusal, Verdict
+from extender.core.planner.plan_types import (
+    PLANNER_VERSION,
+    Assignment,
+    DecisionInput,
+    Plan,
+    Refusal,
+    Verdict,
+    digest_of_hashes,
+)
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.judgement import Judgement, judge
 from extender.core.planner.preempt.victim_search import (
@@ -39,7 +47,6 @@ from extender.core.trees.tree_events import decode_request, replay_tree
 from extender.core.verbs import preempt_verb
 from extender.core.verbs.preempt_verb import VictimChoice, choose_victims
 from extender.core.workloads.tree_compiler import TABLE_VERSION
-from extender.ports.log_ports import DecisionInput
 from extender.queries.log.decision_details import ReplayableEventData
 
 PlannedEventData = (

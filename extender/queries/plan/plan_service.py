@@ -19,7 +19,7 @@ from immutables import Map
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.msgpack import Decoder
 
-from extender.core.admit.lost_members import vacated
+from extender.core.admit.plan_request import vacated
 from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model.cluster_view import (
     ClusterView,
@@ -31,14 +31,13 @@ from extender.core.model.cluster_view import (
     with_pod,
 )
 from extender.core.model.errors import ClusterUnavailable, TooManyQueries
-from extender.core.model.ids import Position
+from extender.core.model.ids import GangUid, Position
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Blueprint, Group
 from extender.core.model.pods import Pod, PodDisruptionBudget, VolumeConstraints
 from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.core.preempt.disruption_units import EvictableContext
 from extender.core.workloads.tree_policy import TreeProfile
-from extender.ports.cluster_ports import ReleasingGangs
 from extender.ports.log_ports import Clock, StateSource
 from extender.ports.workload_ports import Workloads
 from extender.queries.log.event_dto import rfc3339
@@ -113,6 +112,7 @@ class PlanService:
     """Sends plan queries to the worker process.
 
     Args:
+        releasing: Returns the roots with members that are or may be bound, which are not released as a whole.
         answer_body: Answers the JSON of a `PlanQuestion`, there.
     """
 
@@ -120,7 +120,7 @@ class PlanService:
         self,
         cluster: ClusterSource,
         state: StateSource,
-        releasing: ReleasingGangs,
+        releasing: Callable[[], frozenset[GangUid]],
         clock: Clock,
         run: RunInWorker,
         answer_body: Callable[[bytes, LiveInput | None], bytes],
@@ -182,7 +182,7 @@ class PlanService:
         if reason := self._cluster.not_ready_reason():
             raise ClusterUnavailable(f"the view of the cluster is not current: {reason}")
         state = self._state.committed
-        moment = EvictableContext(releasing=self._releasing.started(), now_us=self._clock.now_us())
+        moment = EvictableContext(releasing=self._releasing(), now_us=self._clock.now_us())
         saved = await snapshot(self._cluster.view(), state, moment)
         saved = msgspec.structs.replace(saved, topology_keys=self._topology_keys)
         return saved, state.position

@@ -9,19 +9,18 @@ acquired again. Otherwise a later call could succeed although an earlier one of 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
-import asyncpg
 import msgspec
 
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import ExtenderError, InvariantBroken, StoreUnavailable
 from extender.core.model.ids import Position
 from extender.ports.log_ports import LeaseGrant
-from extender.store.engine import ENSURE_DURABLE, connect, fault_of
+from extender.store.engine import ENSURE_DURABLE, KeptConnection, connect
 from extender.store.log.event_codec import EMPTY_CHAIN, Row, encode_event, link
 
 logger = logging.getLogger(__name__)
@@ -74,10 +73,19 @@ class Appender:
     """The queue and its writer task; see the module."""
 
     def __init__(self, url: str, limits: Limits) -> None:
-        self._url = url
         self._limits = limits
-        self._connection: asyncpg.Connection | None = None
-        self._connection_lock = asyncio.Lock()
+        self.connection = KeptConnection(
+            functools.partial(
+                connect,
+                url,
+                name="append",
+                # Otherwise the server plans every call again, because it prefers custom plans for short arrays.
+                settings={"plan_cache_mode": "force_generic_plan"},
+                connect_timeout_s=limits.connect_timeout_s,
+                command_timeout_s=limits.command_timeout_s,
+            ),
+            lambda connection: connection.execute(ENSURE_DURABLE),
+        )
         self._gate = asyncio.Lock()  # fair: keeps the order of calls when the queue is full
         self._calls: deque[_Call] = deque()
         self._queued_events = 0
@@ -135,47 +143,6 @@ class Appender:
         self._calls.append(call)
         self._queued_events += len(call.rows)
         self._arrived.set()
-
-    # The connection
-
-    @asynccontextmanager
-    async def connection(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
-        """Run a block with the append connection; after `StoreUnavailable` it is closed and opened again when needed."""
-        async with self._connection_lock:
-            try:
-                if self._connection is None or self._connection.is_closed():
-                    self._connection = None
-                    self._connection = await self._open()
-                yield self._connection
-            except (Exception, asyncio.CancelledError) as error:
-                fault = error if isinstance(error, ExtenderError) else fault_of(error, doing)
-                if isinstance(fault, StoreUnavailable):
-                    self.drop()
-                if fault is error or isinstance(error, asyncio.CancelledError):
-                    raise
-                raise fault from error
-
-    def drop(self) -> None:
-        """Close the connection at once, whatever it is doing."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()
-
-    async def _open(self) -> asyncpg.Connection:
-        connection = await connect(
-            self._url,
-            name="append",
-            # Otherwise the server plans every call again, because it prefers custom plans for short arrays.
-            settings={"plan_cache_mode": "force_generic_plan"},
-            connect_timeout_s=self._limits.connect_timeout_s,
-            command_timeout_s=self._limits.command_timeout_s,
-        )
-        try:
-            await connection.execute(ENSURE_DURABLE)
-        except BaseException:
-            connection.terminate()
-            raise
-        return connection
 
     # The writer
 
@@ -266,7 +233,7 @@ class Appender:
         else:
             statement, given = APPEND, (*_columns(rows), hashes)
         try:
-            async with self.connection("appending") as connection:
+            async with self.connection.use("appending") as connection:
                 await connection.fetchval(
                     statement, grant.epoch, grant.lease, rows[0].position, head, *given
                 )
@@ -301,18 +268,7 @@ class Appender:
             self._writer = None
         while self._calls:
             self._calls.popleft().settle(StoreUnavailable("the log is closed"))
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await close_quietly(connection)
-
-
-async def close_quietly(connection: asyncpg.Connection) -> None:
-    """Close a connection; terminate it if that fails or takes longer than a second."""
-    try:
-        await connection.close(timeout=1.0)
-    except Exception:  # noqa: BLE001 - it is terminated after any failure
-        connection.terminate()
-    await asyncio.sleep(0)  # lets the transport finish closing
+        await self.connection.close()
 
 
 def _values(row: Row) -> tuple[object, ...]:

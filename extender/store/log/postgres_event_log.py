@@ -8,6 +8,7 @@ the database can terminate that session if it hangs.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,8 +27,8 @@ from extender.ports.log_ports import (
     LogMark,
     LogPage,
 )
-from extender.store.engine import connect, our_faults
-from extender.store.log.appender import Appender, Limits, close_quietly
+from extender.store.engine import KeptConnection, connect, our_faults
+from extender.store.log.appender import Appender, Limits
 from extender.store.log.event_codec import EMPTY_CHAIN
 from extender.store.log.log_reader import (
     HEAD,
@@ -97,19 +98,25 @@ class PostgresEventLog:
         replica: str = "",
     ) -> None:
         self._url = url
-        self._name = f"{REPLICA}{replica}" if replica else "ask"
-        self._limits = limits or Limits()
+        limits = limits or Limits()
         self._page_events = page_events
-        self._appender = Appender(url, self._limits)
-        self._query_connection: asyncpg.Connection | None = None
-        self._query_lock = asyncio.Lock()
+        self._appender = Appender(url, limits)
+        self._connection = KeptConnection(  # for small queries
+            functools.partial(
+                connect,
+                url,
+                name=f"{REPLICA}{replica}" if replica else "ask",
+                settings=SETTINGS,
+                connect_timeout_s=limits.connect_timeout_s,
+                command_timeout_s=limits.command_timeout_s,
+            ),
+            use_raw_json,
+        )
 
     async def close(self) -> None:
         """Close the connections; appends in flight get `StoreUnavailable`. The lease is not released."""
         await self._appender.close()
-        connection, self._query_connection = self._query_connection, None
-        if connection is not None:
-            await close_quietly(connection)
+        await self._connection.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -122,7 +129,7 @@ class PostgresEventLog:
     async def take(self, *, holder: str, address: str, ttl_ms: int, above: int = 0) -> LeaseGrant:
         """See `EventLog.take`."""
         for _ in range(TAKE_TRIES):
-            async with self._appender.connection("taking the lease") as connection:
+            async with self._appender.connection.use("taking the lease") as connection:
                 try:
                     row = await connection.fetchrow(TAKE, holder, address, ttl_ms, above)
                 except asyncpg.PostgresError as error:
@@ -146,20 +153,20 @@ class PostgresEventLog:
 
     async def renew(self, grant: LeaseGrant) -> None:
         """See `EventLog.renew`."""
-        async with self._appender.connection("renewing the lease") as connection:
+        async with self._appender.connection.use("renewing the lease") as connection:
             await connection.execute(RENEW, grant.epoch, grant.lease)
 
     async def release(self, grant: LeaseGrant) -> None:
         """See `EventLog.release`."""
         try:
-            async with self._appender.connection("releasing the lease") as connection:
+            async with self._appender.connection.use("releasing the lease") as connection:
                 await connection.execute(RELEASE, grant.epoch, grant.lease)
         except Fenced:
             return
 
     async def lease(self) -> LeaseRecord | None:
         """See `EventLog.lease`."""
-        async with self._query("reading the lease") as connection:
+        async with self._connection.use("reading the lease") as connection:
             row = await connection.fetchrow(LEASE)
         if row is None:
             return None
@@ -174,12 +181,12 @@ class PostgresEventLog:
 
     async def time_us(self) -> int:
         """See `EventLog.time_us`."""
-        async with self._query("reading the clock") as connection:
+        async with self._connection.use("reading the clock") as connection:
             return int(await connection.fetchval(TIME))
 
     async def usage(self) -> DatabaseUsage:
         """Return the size of the database, and the replicas whose connection for small queries is open."""
-        async with self._query("reading the size of the database") as connection:
+        async with self._connection.use("reading the size of the database") as connection:
             row = await connection.fetchrow(USAGE, f"gang-extender {REPLICA}")
         assert row is not None
         return DatabaseUsage(row["bytes"], tuple(row["replicas"]))
@@ -194,13 +201,13 @@ class PostgresEventLog:
 
     async def find(self, event_ids: Sequence[str]) -> Mapping[str, Position]:
         """See `EventLog.find`."""
-        async with self._query("looking events up") as connection:
+        async with self._connection.use("looking events up") as connection:
             rows = await connection.fetch(FIND, list(event_ids))
         return {row["event_id"]: Position(row["position"]) for row in rows}
 
     async def head(self) -> LogHead:
         """See `EventLog.head`."""
-        async with self._query("reading the head") as connection:
+        async with self._connection.use("reading the head") as connection:
             row = await connection.fetchrow(HEAD)
         return LogHead() if row is None else _head(row["position"], row["hash"], row["at_us"])
 
@@ -208,7 +215,7 @@ class PostgresEventLog:
         """See `EventLog.at`."""
         if position == 0:
             return LogHead()
-        async with self._query("looking a position up") as connection:
+        async with self._connection.use("looking a position up") as connection:
             row = await connection.fetchrow(AT, position)
         return None if row is None else _head(position, row["hash"], row["at_us"])
 
@@ -216,7 +223,7 @@ class PostgresEventLog:
         """See `EventLog.holds`."""
         if mark.position == 0:
             return True
-        async with self._query("looking a position up") as connection:
+        async with self._connection.use("looking a position up") as connection:
             row = await connection.fetchrow(AT, mark.position)
         return (
             row is not None
@@ -234,7 +241,7 @@ class PostgresEventLog:
         return read_on_new_connection(self._url, after=after, until=until, page_events=size)
 
     async def _fetch(self, query: str, *values: object) -> list[asyncpg.Record]:
-        async with self._query("reading the log") as connection:
+        async with self._connection.use("reading the log") as connection:
             rows: list[asyncpg.Record] = await connection.fetch(query, *values)
             return rows
 
@@ -299,29 +306,6 @@ class PostgresEventLog:
                 await connection.add_listener(CHANNEL, on_notify)
             yield connection, wait
 
-    @asynccontextmanager
-    async def _query(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
-        """Run a block with the connection for small queries; one block at a time, reopened after a failure."""
-        async with self._query_lock:
-            try:
-                with our_faults(doing):
-                    if self._query_connection is None or self._query_connection.is_closed():
-                        self._query_connection = None
-                        self._query_connection = await connect(
-                            self._url,
-                            name=self._name,
-                            settings=SETTINGS,
-                            connect_timeout_s=self._limits.connect_timeout_s,
-                            command_timeout_s=self._limits.command_timeout_s,
-                        )
-                        await use_raw_json(self._query_connection)
-                    yield self._query_connection
-            except BaseException:
-                connection, self._query_connection = self._query_connection, None
-                if connection is not None:
-                    connection.terminate()
-                raise
-
 
 def _head(position: int | None, chain: bytes | None, at_us: int | None) -> LogHead:
     if position is None:
@@ -337,29 +321,26 @@ class PostgresLeaseRenewal:
 
     def __init__(self, url: str) -> None:
         """Prepare; `open` connects."""
-        self._url = url
-        self._connection: asyncpg.Connection | None = None
+        self._connection = KeptConnection(
+            functools.partial(
+                connect,
+                url,
+                name="lease",
+                connect_timeout_s=RENEWAL_TIMEOUT_S,
+                command_timeout_s=RENEWAL_TIMEOUT_S,
+            )
+        )
 
     async def open(self) -> None:
         """See `LeaseRenewal.open`."""
-        if self._connection is None or self._connection.is_closed():
-            with our_faults("connecting to renew the lease"):
-                self._connection = await connect(
-                    self._url,
-                    name="lease",
-                    connect_timeout_s=RENEWAL_TIMEOUT_S,
-                    command_timeout_s=RENEWAL_TIMEOUT_S,
-                )
+        async with self._connection.use("connecting to renew the lease"):
+            pass
 
     async def renew(self, grant: LeaseGrant) -> None:
         """See `LeaseRenewal.renew`."""
-        await self.open()
-        assert self._connection is not None
-        with our_faults("renewing the lease"):
-            await self._connection.execute(RENEW, grant.epoch, grant.lease)
+        async with self._connection.use("renewing the lease") as connection:
+            await connection.execute(RENEW, grant.epoch, grant.lease)
 
     async def close(self) -> None:
         """See `LeaseRenewal.close`."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await close_quietly(connection)
+        await self._connection.close()

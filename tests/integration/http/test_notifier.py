@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from extender.control.log.leader import Leader
-from extender.control.log.lease import LeaseIdentity
+from extender.control.log.leader_role import LeaseIdentity
 from extender.control.monitors import notifier as notifier_module
 from extender.control.monitors.notifier import HttpReceiver, Notifier, read_keys, signed_headers
 from extender.core.log.events import (
@@ -37,7 +37,7 @@ from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.projections import PostgresNotificationCursor
+from extender.store.projections import PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.snapshot_table import PostgresSnapshots
 from extender.telemetry import METRICS
@@ -73,7 +73,7 @@ class Sender:
         snapshots = PostgresSnapshots(writing, NO_KEYS)
         self.leader = Leader(self.log, snapshots, SystemClock(), identity)
         self.leader.history.anchor = FakeCluster()
-        self.cursor = PostgresNotificationCursor(writing)
+        self.cursor = PostgresReadModels(writing)
         given = {"notify_url": receiver.url, "notify_secret_file": str(key_file)} | settings
         self.settings = Settings(**given)
         self.http = HttpReceiver(self.settings, self.clock)

@@ -34,7 +34,7 @@ from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.node_inventory import NodeInventory
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.projections import PostgresIntervalProjection
+from extender.store.projections import PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
@@ -168,7 +168,7 @@ async def serving(stage, url):
         await log.append(grant, stage.events())
     engine = create_engine(url, name="project")
     end = len(stage.events())
-    await PostgresIntervalProjection(engine).project(Position(end), max_events=10_000)
+    await PostgresReadModels(engine).project(Position(end), max_events=10_000)
     await engine.dispose()
     reading = create_reading_engine(url)
     async with PostgresEventLog(url) as log:

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from extender.core.model.errors import CorruptLog, StoreUnavailable
-from extender.ports.log_ports import DecisionInput
+from extender.core.planner.plan_types import DecisionInput
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog

@@ -23,7 +23,7 @@ TTL_MS = 2_000
 LEADER = """
 import asyncio, signal, sys, time
 from extender.control.log.leader import Leader
-from extender.control.log.lease import LeaseIdentity
+from extender.control.log.leader_role import LeaseIdentity
 from extender.control.monitors.event_loop_monitor import EventLoopMonitor
 from extender.runtime.system_clock import SystemClock
 from extender.store.log.postgres_event_log import PostgresLeaseRenewal

@@ -10,14 +10,15 @@ import asyncpg
 import pytest
 
 from extender.core.model.errors import BadInput
-from extender.ports.log_ports import DecisionInput, Snapshot
+from extender.core.planner.plan_types import DecisionInput
+from extender.ports.log_ports import Snapshot
 from extender.ports.query_ports import EventFilter
 from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.engine import create_engine, plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.projections import PostgresIntervalProjection, rebuild_projection
+from extender.store.projections import PostgresReadModels, rebuild_projection
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from extender.store.schema_migration import AUDITOR, WRITER, as_role, excess_rights
 from extender.store.snapshot_table import PostgresSnapshots
@@ -178,7 +179,7 @@ async def test_the_service_does_its_part(migrated, monkeypatch):
         inputs = PostgresDecisionInputs(writing)
         await inputs.save(DecisionInput(digest="d", head=b"h", parts=(b"p",)))
         assert await inputs.load("d") is not None
-        projection = PostgresIntervalProjection(writing)
+        projection = PostgresReadModels(writing)
         assert await projection.project(head.position, max_events=100) == 12
         audit = PostgresEventQueries(reading)
         assert len(await audit.events(EventFilter())) == 12

@@ -23,7 +23,7 @@ from extender.queries.log.event_filter import references_of
 from extender.store.engine import create_engine
 from extender.store.log.event_codec import VERSIONS, decode_event_data
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.projections import PostgresReferenceIndex
+from extender.store.projections import PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
 from tests.bench.history import write_history
 from tests.integration.store.test_event_codec import GOLDEN, Sample
@@ -84,8 +84,8 @@ async def test_sql_and_python_agree_on_every_kind_of_event(database_url):
         script = Script(grant)
         await log.append(grant, [script.next(entry) for entry in events])
     engine = create_engine(database_url, name="test")
-    noter = PostgresReferenceIndex(engine)
-    noted = [await noter.note(8) for _ in range(len(events) // 8 + 2)]
+    noter = PostgresReadModels(engine)
+    noted = [await noter.index(8) for _ in range(len(events) // 8 + 2)]
     assert noted == [8] * (len(events) // 8) + [len(events) % 8, 0]
     await engine.dispose()
     expected = set().union(*(named(n, entry) for n, entry in enumerate(events, start=1)))
@@ -127,8 +127,8 @@ def long_url(postgres_url, template_database):
     async def fill(url):
         await write_history(url, 8_000)
         engine = create_engine(url, name="test")
-        noter = PostgresReferenceIndex(engine)
-        while await noter.note(10_000):
+        noter = PostgresReadModels(engine)
+        while await noter.index(10_000):
             pass
         await engine.dispose()
         await execute(url, "ANALYZE gx.event", "ANALYZE gx.event_reference")

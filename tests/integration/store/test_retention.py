@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import make_url
 
 from extender.core.log.events import GangObserved, GangRemoved, GangUnschedulable
-from extender.ports.log_ports import DecisionInput
+from extender.core.planner.plan_types import DecisionInput
 from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs, prune
 from extender.store.engine import create_engine

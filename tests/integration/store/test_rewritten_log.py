@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from extender.control.log.leader import Leader
-from extender.control.log.lease import LeaseIdentity
+from extender.control.log.leader_role import LeaseIdentity
 from extender.control.log.log_head_publisher import LogHeadPublisher
 from extender.core.log.events import GangObserved, HistoryTruncated, NewEvent
 from extender.core.model.errors import ExtenderError

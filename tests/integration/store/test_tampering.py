@@ -296,7 +296,7 @@ class Watched:
         async def verify_next(anchors, most):
             return await worker.run(verify_slice, log.url, key_file, anchors, most)
 
-        self.verifier = LogVerifier(made.leader, cluster, verify_next, SystemClock(), "test")
+        self.verifier = LogVerifier(made.leader, cluster, verify_next, SystemClock())
 
     async def reports(self):
         """Verify once, and return what the log then has about tampering, as texts with kind, position and advice."""

@@ -80,7 +80,7 @@ async def terminate_all(url):
 
 def connected(log):
     """Return whether a connection of this log does not know yet that it was cut."""
-    kept = (log._appender._connection, log._query_connection)
+    kept = (log._appender.connection._connection, log._connection._connection)
     return any(one is not None and not one.is_closed() for one in kept)
 
 

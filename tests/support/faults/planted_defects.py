@@ -57,7 +57,7 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
     ),
     "a pass is left out although something has changed": (
         "control.admission.pending_trees", "PendingTrees.nothing_to_admit",
-        "return self._parts.idle_filter", "return now.pending.position > 6 or self._parts.idle_filter",
+        "return self._idle_filter", "return now.pending.position > 6 or self._idle_filter",
     ),
     "reservations of others count as free capacity": (
         "core.capacity.free_capacity", "_claimed", "elif not is_in_use(view, claim):", "elif False:",

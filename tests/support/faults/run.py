@@ -17,7 +17,7 @@ from extender.composition import Engine
 from extender.control.admission.planner_pool import PlannerPool
 from extender.control.log import lease_loop
 from extender.control.log.leader import Leader
-from extender.control.log.lease import LeaseIdentity
+from extender.control.log.leader_role import LeaseIdentity
 from extender.control.monitors.clock_monitor import ClockMonitor
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import NotReady
@@ -107,7 +107,7 @@ class Replica:
             settings, MemoryDecisionInputs(run.database.shared), self.cluster, self.leader, clock, planner
         )  # fmt: skip
         self.service = self.engine.extender_service
-        self.monitor = ClockMonitor(self.leader, clock, self.name)
+        self.monitor = ClockMonitor(self.leader, clock)
 
     def start(self) -> None:
         """Start all that a service runs."""

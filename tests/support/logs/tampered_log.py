@@ -13,13 +13,14 @@ from extender.core.log.events import GangRemoved, GangUnschedulable
 from extender.core.log.tampering import TamperKind
 from extender.core.model.ids import Epoch, Position
 from extender.core.planner.codec.request_codec import digest_of
-from extender.ports.log_ports import DecisionInput, LogHead
+from extender.core.planner.plan_types import DecisionInput
+from extender.ports.log_ports import LogHead
 from extender.runtime.log_keys import LogKeys, make_key, parse_keys
 from extender.snapshots.state_loader import load_state, save_snapshot
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.engine import create_engine
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.projections import PostgresIntervalProjection, PostgresReferenceIndex
+from extender.store.projections import PostgresReadModels
 from extender.store.schema_migration import migration_statements, newest_revision
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.example_log import write_tuesday
@@ -62,9 +63,9 @@ class FilledLog:
                 at = await log.at(position)
                 assert at is not None
                 await save_snapshot(snapshots, state, at)
-            projection = PostgresIntervalProjection(engine)
+            projection = PostgresReadModels(engine)
             await projection.project(head.position, max_events=100_000)
-            await PostgresReferenceIndex(engine).note(100_000)
+            await PostgresReadModels(engine).index(100_000)
             for position in (5, self.decision, head.position):
                 await self._anchor(log, Position(position), grant.epoch)
             await log.release(grant)

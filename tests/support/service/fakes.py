@@ -21,7 +21,7 @@ from extender.control.admission.loop_parts import loop_parts
 from extender.control.admission.planner_pool import PlannerPool
 from extender.control.binding.bind_barrier import BindBarriers
 from extender.control.log.leader import Leader
-from extender.control.log.lease import LeaseIdentity, keep_clock
+from extender.control.log.leader_role import LeaseIdentity, keep_clock
 from extender.control.loop.control_loop import ControlLoop
 from extender.control.verbs.extender_service import ExtenderService
 from extender.core.admit.plan_request import GATE

@@ -24,5 +24,5 @@ def live_plans(stage: Any) -> PlanService:
         return work(*args)
 
     return PlanService(
-        stage.cluster, stage.leader, stage.barriers, stage.clock, run, answer_plan_request
+        stage.cluster, stage.leader, stage.barriers.started, stage.clock, run, answer_plan_request
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import zlib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 
 import msgspec
 
@@ -20,7 +20,14 @@ from extender.core.model.nodes import Taint
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pods import HostPort
 from extender.core.planner.codec.victim_codec import from_parts, to_parts, units_in
-from extender.core.planner.plan_types import Evictable, PlanGroup, PlanNode, PlanRequest
+from extender.core.planner.plan_types import (
+    DecisionInput,
+    Evictable,
+    PlanGroup,
+    PlanNode,
+    PlanRequest,
+    digest_of_hashes,
+)
 
 BUCKETS = 128  # with 5,000 nodes 39 rows each, about 4 kB of free capacity and 8 kB of labels
 PARTS = 2 * BUCKETS  # first the static rows of all buckets, then the free capacity
@@ -43,16 +50,6 @@ class FreeCapacityRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     free: dict[str, int]
     host_ports: tuple[HostPort, ...]
     reserved: bool
-
-
-class EncodedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as stored: a head, parts and their hashes."""
-
-    head: bytes  # everything but the nodes and the units that can be evicted
-    parts: tuple[bytes, ...]
-    """`PARTS` about nodes, JSON arrays of rows sorted by name; then any number of `victim_codec`."""
-    hashes: tuple[bytes, ...]  # SHA-256 of head and parts
-    digest: str  # SHA-256 of the whole, hex
 
 
 class InputSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +92,7 @@ class Encoder:
         self._parts: list[bytes] = []
         self._hashes: list[bytes] = []
 
-    def encode(self, request: PlanRequest) -> EncodedRequest:
+    def encode(self, request: PlanRequest) -> DecisionInput:
         """Encode a request.
 
         Raises:
@@ -113,12 +110,8 @@ class Encoder:
             *self._hashes,
             *(hashlib.sha256(part).digest() for part in about_units),
         )
-        return EncodedRequest(
-            head=head,
-            parts=(*self._parts, *about_units),
-            hashes=hashes,
-            digest=digest_of_hashes(hashes),
-        )
+        parts = (*self._parts, *about_units)
+        return DecisionInput(digest=digest_of_hashes(hashes), head=head, parts=parts, hashes=hashes)
 
     def _take(self, nodes: tuple[PlanNode, ...]) -> None:
         before, self._nodes = self._nodes, ()  # after an error nothing is reused
@@ -162,7 +155,7 @@ def _capacity_row(n: PlanNode) -> FreeCapacityRow:
     return FreeCapacityRow(n.name, n.free, n.host_ports, n.reserved)
 
 
-def encode(request: PlanRequest) -> EncodedRequest:
+def encode(request: PlanRequest) -> DecisionInput:
     """Return the encoding of a single request; see `Encoder.encode`."""
     return Encoder().encode(request)
 
@@ -170,11 +163,6 @@ def encode(request: PlanRequest) -> EncodedRequest:
 def digest_of(head: bytes, parts: Sequence[bytes]) -> str:
     """Return the hash over the hashes of head and parts, so that it depends on where the parts are cut."""
     return digest_of_hashes(hashlib.sha256(part).digest() for part in (head, *parts))
-
-
-def digest_of_hashes(hashes: Iterable[bytes]) -> str:
-    """Return what `digest_of` returns, from the SHA-256 of head and parts."""
-    return hashlib.sha256(b"".join(hashes)).hexdigest()
 
 
 class Decoder:

@@ -10,7 +10,6 @@ import pytest
 
 from extender.control.actuators import nominator
 from extender.control.actuators.nominator import Nominator, Step, next_step
-from extender.control.published.shared_state import HeldBackMembers
 from extender.core.admit.plan_request import GATE
 from extender.core.log.reservation_state import claims_of_kind
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
@@ -659,7 +658,7 @@ async def test_gates_of_a_gang_without_capacity_are_removed_where_autoscalers_sh
 
 async def test_the_removal_of_the_gate_of_a_refused_member_is_tried_again(monkeypatch):
     """An API server that is away is no reason to hide it for ever."""
-    monkeypatch.setattr("extender.control.actuators.gate_remover.PAUSE_S", 0.001)
+    monkeypatch.setattr("extender.control.actuators.nominator.REMOVAL_PAUSE_S", 0.001)
     async with await leading(*gated(requests={GPU: 9}), unschedulable_gates="remove") as stage:
         faults = [ClusterUnavailable("away")]
         stage.cluster.fault = lambda verb, name: (
@@ -695,7 +694,7 @@ async def test_what_is_due_is_found_from_what_has_changed(seed, monkeypatch):
 
     monkeypatch.setattr(nominator, "next_step", step)
     leader = SimpleNamespace(until_may_act=None)
-    follows = Nominator(life.cluster, leader, lambda uid: False, HeldBackMembers())
+    follows = Nominator(life.cluster, leader, lambda uid: False, set())
     monkeypatch.setattr(follows._queue, "add", queued.append)
     expected, due, waited, stales = {}, [], 0, 0
     for _ in range(150):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.control.admission import termination_reasons
+from extender.control.published import termination_reasons
 from extender.core.log.events import MemberTerminated
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.pods import PodEnd

@@ -6,12 +6,11 @@ import asyncio
 
 import pytest
 
-from extender.control.log import in_doubt_appends as settlement_module
+from extender.control.log import leader as settlement_module
 from extender.control.log.append_pipeline import AppendPipeline
 from extender.control.log.history_guard import OLDER_COPY, HistoryGuard
-from extender.control.log.in_doubt_appends import Settlement
-from extender.control.log.leader_role import LeaderRole
-from extender.control.log.lease import Lease, LeaseIdentity
+from extender.control.log.leader import Settlement
+from extender.control.log.leader_role import LeaderRole, Lease, LeaseIdentity
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.errors import NotLeading, StoreUnavailable
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, Script
@@ -81,7 +80,7 @@ class Settled(LeaderRole):
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch):
-    monkeypatch.setattr(settlement_module, "PAUSE_S", 0.001)
+    monkeypatch.setattr(settlement_module, "SETTLE_PAUSE_S", 0.001)
 
 
 @pytest.fixture

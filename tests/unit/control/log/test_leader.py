@@ -9,7 +9,7 @@ import pytest
 
 from extender.control.log import lease_loop
 from extender.control.log.leader import Leader
-from extender.control.log.lease import LeaseIdentity
+from extender.control.log.leader_role import LeaseIdentity
 from extender.core.log.events import GangObserved, LeaseAcquired, NewEvent
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold

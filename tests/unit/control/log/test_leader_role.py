@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from extender.control.log.history_guard import HistoryGuard
-from extender.control.log.leader_role import LeaderRole
-from extender.control.log.lease import Lease, LeaseIdentity
+from extender.control.log.leader_role import LeaderRole, Lease, LeaseIdentity
 from extender.core.log.events import HistoryTruncated
 from tests.support.logs.fake_store import FakeEventLog
 from tests.support.service.fakes import FakeClock, idle

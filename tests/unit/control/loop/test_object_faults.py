@@ -18,7 +18,7 @@ from extender.control.actuators.status_reporter import StatusReporter
 from extender.control.admission import tree_admission
 from extender.control.admission.capacity_hold_search import CapacityHoldSearch
 from extender.control.admission.cluster_observer import ClusterObserver
-from extender.control.admission.idle_pass_filter import IdlePassFilter
+from extender.control.admission.pending_trees import IdlePassFilter
 from extender.control.admission.preemption_policy import PreemptionPolicy
 from extender.control.admission.request_builder import RequestBuilder
 from extender.control.admission.tree_admission import TreeAdmission

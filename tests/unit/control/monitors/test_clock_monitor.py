@@ -43,7 +43,7 @@ class Story:
             *objects, clock=clock, database=self.database, cluster=cluster, ttl_ms=LEASE_MS,
             reservation_ttl_s=TTL_S,
         )  # fmt: skip
-        return stage, ClockMonitor(stage.leader, clock, "me")
+        return stage, ClockMonitor(stage.leader, clock)
 
     async def _read(self) -> int:
         return self.database.now_us()
@@ -160,7 +160,7 @@ async def test_a_follower_records_nothing(story, caplog):
         clock=DatabaseClock(FakeClock(), story._read), database=story.database, holder="other"
     )
     clock = follower.clock
-    monitor = ClockMonitor(follower.leader, clock, "other")
+    monitor = ClockMonitor(follower.leader, clock)
     await monitor.look()
     clock._machine.us += 3 * HOUR_S * 1_000_000
     await monitor.look()

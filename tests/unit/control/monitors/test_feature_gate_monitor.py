@@ -53,7 +53,7 @@ async def stage():
 
 
 def watch(stage, plane):
-    return FeatureGateMonitor(stage.cluster, plane, stage.leader, stage.clock, stage.settings)
+    return FeatureGateMonitor(stage.cluster, plane, stage.leader, stage.clock)
 
 
 def recorded(stage):

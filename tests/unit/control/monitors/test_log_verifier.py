@@ -60,7 +60,7 @@ async def stage():
 
 
 def verifier_of(stage, slices):
-    return LogVerifier(stage.leader, stage.cluster, slices, stage.clock, "test")
+    return LogVerifier(stage.leader, stage.cluster, slices, stage.clock)
 
 
 def recorded(stage):

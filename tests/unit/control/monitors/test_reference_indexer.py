@@ -43,7 +43,7 @@ def index(stage):
 
 
 async def test_all_events_in_batches_and_none_twice(stage, index):
-    indexer = ReferenceIndexer(stage.leader, index)
+    indexer = ReferenceIndexer(stage.leader, index.note)
     await record(stage, 10)  # after the lease
     for _ in range(3):
         await indexer.catch_up()
@@ -54,7 +54,7 @@ async def test_all_events_in_batches_and_none_twice(stage, index):
 
 
 async def test_batches_that_are_all_full_end_with_an_empty_one(stage, index):
-    indexer = ReferenceIndexer(stage.leader, index)
+    indexer = ReferenceIndexer(stage.leader, index.note)
     await record(stage, 7)
     for _ in range(3):
         await indexer.catch_up()
@@ -63,7 +63,7 @@ async def test_batches_that_are_all_full_end_with_an_empty_one(stage, index):
 
 async def test_what_another_replica_works_on_is_asked_for_again(stage, index):
     """It may be killed before its commit."""
-    indexer = ReferenceIndexer(stage.leader, index)
+    indexer = ReferenceIndexer(stage.leader, index.note)
     await record(stage, 2)
     index.busy_elsewhere = True
     await indexer.catch_up()
@@ -73,7 +73,7 @@ async def test_what_another_replica_works_on_is_asked_for_again(stage, index):
 
 
 async def test_a_failure_loses_nothing(stage, index):
-    indexer = ReferenceIndexer(stage.leader, index)
+    indexer = ReferenceIndexer(stage.leader, index.note)
     await record(stage, 2)
     index.unavailable = True
     with pytest.raises(StoreUnavailable):

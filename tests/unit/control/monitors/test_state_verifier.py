@@ -28,7 +28,7 @@ async def stage():
 
 
 def watch(stage):
-    return StateVerifier(stage.leader, stage.log, stage.snapshots, "test")
+    return StateVerifier(stage.leader, stage.log, stage.snapshots)
 
 
 async def test_agreement_gives_no_event(stage):

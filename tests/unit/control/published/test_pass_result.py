@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from extender.control.published.pass_result import Observation, PassResult, PublishedPass
-from extender.control.published.shared_state import HeldBackMembers
 from extender.core.log.reservation_state import Reservation
 from extender.core.model.cluster_view import forest_of
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
@@ -77,17 +76,6 @@ def test_a_member_is_held_back_until_its_stage(uid, plan, held):
     """What counts is the plan: a member that is admitted again waits for its stage again."""
     result = PassResult(released={PodUid("a"): PlanId("p1")})
     assert result.held_back(reserved(uid, plan)) is held
-
-
-def test_held_back_members_are_remembered_until_they_are_tried_again():
-    """A member is forgotten when kube-scheduler will try it again, or when its reservation is gone."""
-    members = HeldBackMembers()
-    for uid in "abc":
-        members.add(PodUid(uid))
-    members.discard(PodUid("a"))
-    members.discard(PodUid("x"))
-    members.retain({PodUid("b"), PodUid("y")}.__contains__)
-    assert [uid for uid in "abcxy" if PodUid(uid) in members] == ["b"]
 
 
 async def test_a_pass_publishes_once_and_observes_each_change():

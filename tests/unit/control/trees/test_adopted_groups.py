@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from extender.cluster import types as api
-from extender.control.trees.tree_controller import TreeController
-from extender.control.trees.unadopted_groups import AdoptionHold
+from extender.control.trees.tree_controller import AdoptionHold, TreeController
 from extender.core.log.events import GangAdmitted, TreeCompiled, TreeRefused, TreeRetired
 from extender.core.model.errors import ClusterUnavailable
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.control.published.pass_result import PublishedPass
-from extender.control.published.shared_state import HeldBackMembers, LoopExchange, LossPredictor
+from extender.control.published.shared_state import LoopExchange, LossPredictor
 from extender.control.verbs.extender_service import ExtenderService
 from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.model.errors import NotReady
@@ -36,12 +36,12 @@ class Verbs:
     def __init__(self, stage: Stage) -> None:
         self.published = PublishedPass()
         self.rejections = Rejections()
-        self.held_back = HeldBackMembers()
+        self.held_back = set()
         reasons = stage.parts.termination_reasons
         exchange = LoopExchange(
             published=self.published,
             committed_losses=LossPredictor(self.published, reasons, stage.clock, stage.settings),
-            evictions=stage.parts.evictor,
+            eviction_context=stage.parts.evictor.eviction_context,
             rejections=self.rejections,
             held_back=self.held_back,
         )

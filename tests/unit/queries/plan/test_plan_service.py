@@ -372,7 +372,7 @@ async def test_a_live_query_in_the_worker_process():
         query = PlanInput(groups=frozenset(stage.cluster.seen.groups), node_groups=(node_group,))
         worker = PlanQueryWorker()
         try:
-            args = (stage.cluster, stage.leader, stage.barriers, stage.clock)
+            args = (stage.cluster, stage.leader, stage.barriers.started, stage.clock)
             answer = await PlanService(*args, worker.run, answer_plan_request).plan_live(query)
         finally:
             worker.stop()

@@ -39,8 +39,8 @@ class TerminationReasons:
         self._turns = asyncio.Semaphore(TOGETHER)
         self._tasks: set[asyncio.Task[None]] = set()
         self._faults: ObjectFaults[str] = ObjectFaults("ends of members")
-        self.known: Mapping[PodUid, PodEnd | None] = {}
-        self.awaited: frozenset[PodUid] = frozenset()
+        self.known: Mapping[PodUid, PodEnd | None] = {}  # None: the API server does not know
+        self.awaited: frozenset[PodUid] = frozenset()  # whose answers are pending
 
     def look_up(self, losses: Iterable[MemberTerminated | Reservation]) -> bool:
         """Start to look up losses that were not looked up before; return whether there are any."""
@@ -85,8 +85,7 @@ class TerminationReasons:
     async def _look_up_one(
         self, lost: MemberTerminated | Reservation, ends: dict[PodUid, PodEnd | None]
     ) -> None:
-        namespace, _, name = lost.pod.partition("/")
-        ref = PodRef(namespace=namespace, name=name, uid=lost.uid)
+        ref = PodRef.at(lost.pod, lost.uid)
         async with self._turns:
             with self._faults.alone(lost.pod):
                 try:
