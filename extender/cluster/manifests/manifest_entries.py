@@ -13,6 +13,7 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from sys import intern
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
@@ -21,6 +22,7 @@ from extender.cluster import types as api
 from extender.cluster.manifests.manifest_validation import check, is_namespace
 from extender.cluster.manifests.yaml_reader import (
     Document,
+    JsonItem,
     Progress,
     documents,
     files_of,
@@ -35,7 +37,12 @@ from extender.cluster.read.object_decoding import (
     source_of,
     without_nulls,
 )
-from extender.cluster.read.unknown_fields import CHECKED, fields_not_read, unknown_names
+from extender.cluster.read.unknown_fields import (
+    CHECKED,
+    fields_not_read,
+    has_unknown_names,
+    unknown_names,
+)
 from extender.cluster.types import Namespace, TreeProfile
 from extender.core.model.errors import BadInput, several, texts_of
 from extender.core.model.message_formatting import did_you_mean
@@ -47,6 +54,7 @@ from extender.core.workloads.workload_fields import PodCliqueSetFields, PodField
 from extender.core.workloads.workload_kind import HeldWorkload, WorkloadKind
 
 NAMESPACE: Final = "default"
+_encode = msgspec.msgpack.Encoder().encode
 NODE_GROUP: Final = "node.k8s.io"
 STORAGE_GROUP: Final = "storage.k8s.io"
 # Kinds of the core group without pods; there are no others, so any other kind is misspelt
@@ -248,7 +256,7 @@ def read_all(
     return tuple(entries)
 
 
-def entries_in(documents: Iterable[Document], role: Role) -> tuple[AnyEntry, ...]:
+def entries_in(documents: Iterable[Document | JsonItem], role: Role) -> tuple[AnyEntry, ...]:
     """Return the objects of documents, and the items of lists one by one.
 
     Raises:
@@ -257,7 +265,13 @@ def entries_in(documents: Iterable[Document], role: Role) -> tuple[AnyEntry, ...
     """
     entries: list[AnyEntry] = []
     faults: list[str] = []
+    directly = _DirectReader()
     for document in documents:
+        if isinstance(document, JsonItem):
+            if role is Role.CLUSTER and (usual := directly.read(document)) is not None:
+                entries.append(usual)
+                continue
+            document = document.document
         for obj, where in _objects(document.value, document.where, {}):
             try:
                 entry = _entry(obj, where, role)
@@ -271,6 +285,57 @@ def entries_in(documents: Iterable[Document], role: Role) -> tuple[AnyEntry, ...
     if faults:
         raise several(tuple(faults))
     return tuple(entries)
+
+
+class _Head(msgspec.Struct, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+
+
+class _DirectReader:
+    """Reads nodes and pods of a cluster without dicts in between; parts that are equal are one object.
+
+    A cluster has many of them, and of `_read_as` these need few checks.
+    """
+
+    _DECODERS: Final[dict[str, msgspec.json.Decoder[api.Node] | msgspec.json.Decoder[api.Pod]]] = {
+        "Node": msgspec.json.Decoder(api.Node),
+        "Pod": msgspec.json.Decoder(api.Pod),
+    }
+    _HEAD: Final = msgspec.json.Decoder(_Head)
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[type, bytes], Any] = {}
+
+    def read(self, item: JsonItem) -> Entry | None:
+        """Return the entry of an item; None: it is of another kind, or something about it is unusual."""
+        try:
+            head = self._HEAD.decode(item.text)
+            if head.api_version != "v1" or head.kind not in self._DECODERS:
+                return None
+            obj = self._DECODERS[head.kind].decode(item.text)
+        except msgspec.ValidationError:
+            return None
+        metadata = obj.metadata
+        if not metadata.name or has_unknown_names(metadata):
+            return None
+        if isinstance(obj, api.Node):
+            if metadata.namespace:
+                return None
+            self._share(obj, "spec")
+            self._share(obj, "status")
+        elif not is_namespace(metadata.namespace) or any(v.ephemeral for v in obj.spec.volumes):
+            return None
+        self._share(metadata, "annotations")
+        for key, value in metadata.labels.items():
+            metadata.labels[key] = intern(value)
+        return Entry(obj=obj, where=item.where, role=Role.CLUSTER)
+
+    def _share(self, of: msgspec.Struct, field: str) -> None:
+        """Replace a field by the equal one of an earlier object."""
+        part = getattr(of, field)
+        shared = self._parts.setdefault((type(part), _encode(part)), part)
+        msgspec.structs.force_setattr(of, field, shared)
 
 
 def _objects(

@@ -151,12 +151,13 @@ def complete(
     last: dict[Ident, AnyEntry] = {}
     warnings = []
     for entry in entries:
-        before = last.pop(entry.ident, None)
+        ident = entry.ident
+        before = last.pop(ident, None)
         if before is not None and before.role is entry.role:
             warnings.append(
                 f"{entry.obj.label}: found twice, in {before.where} and {entry.where}; the second one counts"
             )
-        last[entry.ident] = entry if before is None else _inherited(entry, before)
+        last[ident] = entry if before is None else _inherited(entry, before)
     last = _without_made(last)
     warnings += (f"{entry.where}: {text}" for entry in last.values() for text in entry.notes)
     warnings += _left_out(last.values())
@@ -167,7 +168,8 @@ def complete(
         expansion, served = Expansion(), served_workloads(identified)
     else:
         expansion, served = expand(identified, live=live), ServedWorkloads()
-        identified = [entry for entry in identified if entry.ident not in expansion.not_planned]
+        if expansion.not_planned:
+            identified = [e for e in identified if e.ident not in expansion.not_planned]
     expanded = {**expansion.made, **served.pods}
     complete_entries = (*_with_made(identified, expanded), *expansion.plain)
     filled = [_identified(entry, memory) for entry in complete_entries]
@@ -235,6 +237,8 @@ def _with_made(
     entries: Sequence[AnyEntry], made_of: Mapping[Ident, tuple[Entry, ...]]
 ) -> list[Entry]:
     """Return the entries, with what was made from each workload in its place and in place of the same objects."""
+    if not made_of:
+        return [entry for entry in entries if isinstance(entry, Entry)]
     plain = {entry.ident: entry for entry in entries if isinstance(entry, Entry)}
     new = {
         new_entry.ident: new_entry for new_entries in made_of.values() for new_entry in new_entries
@@ -296,10 +300,11 @@ def _admitted(
     """
     classes: dict[str, api.RuntimeClass] = {}
     ranges: defaultdict[str, list[api.LimitRange]] = defaultdict(list)
-    for source in sorted((entry.obj for entry in sources), key=lambda source: source.key):
+    added = (e.obj for e in sources if isinstance(e.obj, api.RuntimeClass | api.LimitRange))
+    for source in sorted(added, key=lambda source: source.key):
         if isinstance(source, api.RuntimeClass):
             classes[source.metadata.name] = source
-        elif isinstance(source, api.LimitRange):
+        else:
             ranges[source.metadata.namespace].append(source)
     new = {new_entry.ident for new_entries in expanded.values() for new_entry in new_entries}
     specs: dict[tuple[int, str], api.PodSpec] = {}  # pods of one template share theirs

@@ -105,6 +105,15 @@ def fields_not_read(kind: type[Any]) -> frozenset[str] | None:
     return _WHOLE.get(kind)
 
 
+def has_unknown_names(metadata: api.ObjectMeta) -> bool:
+    """Return whether `unknown_names` has something about the labels and annotations of an object itself."""
+    return any(
+        name.startswith(PREFIX) and _FIELD_OF.get(name) != field
+        for field in _NAMES
+        for name in getattr(metadata, field)
+    )
+
+
 def unknown_names(manifest: Mapping[str, object]) -> Iterator[FieldProblem]:
     """Yield the labels and annotations of an object, and of templates in it, with our prefix that have no meaning there."""
     for part in ("metadata", "spec"):
