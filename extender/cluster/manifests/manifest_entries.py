@@ -40,7 +40,7 @@ from extender.cluster.read.object_decoding import (
 from extender.cluster.read.unknown_fields import (
     CHECKED,
     fields_not_read,
-    has_unknown_names,
+    is_unknown_name,
     unknown_names,
 )
 from extender.cluster.types import Namespace, TreeProfile
@@ -287,11 +287,6 @@ def entries_in(documents: Iterable[Document | JsonItem], role: Role) -> tuple[An
     return tuple(entries)
 
 
-class _Head(msgspec.Struct, rename="camel"):
-    api_version: str = ""
-    kind: str = ""
-
-
 class _DirectReader:
     """Reads nodes and pods of a cluster without dicts in between; parts that are equal are one object.
 
@@ -302,22 +297,19 @@ class _DirectReader:
         "Node": msgspec.json.Decoder(api.Node),
         "Pod": msgspec.json.Decoder(api.Pod),
     }
-    _HEAD: Final = msgspec.json.Decoder(_Head)
 
     def __init__(self) -> None:
+        self._kind = "Node"  # of the last item: the next one is probably of the same
         self._parts: dict[tuple[type, bytes], Any] = {}
+        self._names: dict[str, set[str]] = {"labels": set(), "annotations": set()}  # known ones
 
     def read(self, item: JsonItem) -> Entry | None:
         """Return the entry of an item; None: it is of another kind, or something about it is unusual."""
-        try:
-            head = self._HEAD.decode(item.text)
-            if head.api_version != "v1" or head.kind not in self._DECODERS:
-                return None
-            obj = self._DECODERS[head.kind].decode(item.text)
-        except msgspec.ValidationError:
+        obj = self._decoded(item.text)
+        if obj is None or obj.api_version != "v1":
             return None
         metadata = obj.metadata
-        if not metadata.name or has_unknown_names(metadata):
+        if not metadata.name or self._has_unknown_names(metadata):
             return None
         if isinstance(obj, api.Node):
             if metadata.namespace:
@@ -326,16 +318,39 @@ class _DirectReader:
             self._share(obj, "status")
         elif not is_namespace(metadata.namespace) or any(v.ephemeral for v in obj.spec.volumes):
             return None
-        self._share(metadata, "annotations")
-        for key, value in metadata.labels.items():
-            metadata.labels[key] = intern(value)
+        if metadata.annotations:
+            self._share(metadata, "annotations")
+        labels = metadata.labels
+        for key in labels:
+            labels[key] = intern(labels[key])
         return Entry(obj=obj, where=item.where, role=Role.CLUSTER)
+
+    def _decoded(self, text: msgspec.Raw) -> api.Node | api.Pod | None:
+        try:
+            obj = self._DECODERS[self._kind].decode(text)
+            if obj.kind == self._kind:
+                return obj
+            decoder = self._DECODERS.get(obj.kind)
+            self._kind = obj.kind if decoder is not None else self._kind
+            return decoder.decode(text) if decoder is not None else None
+        except msgspec.ValidationError:
+            return None
+
+    def _has_unknown_names(self, metadata: api.ObjectMeta) -> bool:
+        for field, known in self._names.items():
+            names = getattr(metadata, field).keys()
+            if not names <= known:
+                if any(is_unknown_name(field, name) for name in names):
+                    return True
+                known |= names
+        return False
 
     def _share(self, of: msgspec.Struct, field: str) -> None:
         """Replace a field by the equal one of an earlier object."""
         part = getattr(of, field)
         shared = self._parts.setdefault((type(part), _encode(part)), part)
-        msgspec.structs.force_setattr(of, field, shared)
+        if shared is not part:
+            msgspec.structs.force_setattr(of, field, shared)
 
 
 def _objects(

@@ -121,7 +121,8 @@ class Memory(msgspec.Struct, kw_only=True):
 class CompleteManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Objects as an API server would store them."""
 
-    entries: tuple[Entry, ...]  # every object once, in file order, --cluster before -f
+    # every object once, in file order, --cluster before -f; nodes that lack nothing before all others
+    entries: tuple[Entry, ...]
     warnings: tuple[str, ...]
     served: ServedWorkloads = ServedWorkloads()  # of a service
     origins: Mapping[GroupKey, GroupOrigin] = {}
@@ -161,10 +162,19 @@ def complete(
     last = _without_made(last)
     warnings += (f"{entry.where}: {text}" for entry in last.values() for text in entry.notes)
     warnings += _left_out(last.values())
-    identified = [_identified(_with_leaf(entry), memory) for entry in last.values()]
+    nodes: list[Entry] = []
+    others: list[AnyEntry] = []
+    for entry in last.values():
+        if isinstance(entry, Entry) and _is_complete_node(entry.obj):
+            nodes.append(entry)
+        else:
+            others.append(entry)
+    created = (entry.obj.metadata.creation_timestamp or _BEGINNING for entry in nodes)
+    latest = max(created, default=None)
+    identified = [_identified(_with_leaf(entry), memory) for entry in others]
     _check_uids(identified)
     if serving:
-        identified = list(_dated(identified, memory))
+        identified = list(_dated(identified, memory, latest))
         expansion, served = Expansion(), served_workloads(identified)
     else:
         expansion, served = expand(identified, live=live), ServedWorkloads()
@@ -173,8 +183,8 @@ def complete(
     expanded = {**expansion.made, **served.pods}
     complete_entries = (*_with_made(identified, expanded), *expansion.plain)
     filled = [_identified(entry, memory) for entry in complete_entries]
-    filled = list(_dated(filled, memory))
-    filled, of_classes = _admitted(filled, last.values(), expanded)
+    filled = list(_dated(filled, memory, latest))
+    filled, of_classes = _admitted(filled, others, expanded)
     warnings += of_classes
     converted = _with_counts([_with_allocatable(entry) for entry in filled])
     limited = [f for f in filled if _lacks_pods(f.obj)]
@@ -186,13 +196,22 @@ def complete(
     warnings += [text for entry in converted for text in admission_warnings(entry.obj)]
     _check_priorities(converted)
     return CompleteManifest(
-        entries=tuple(converted),
+        entries=(*nodes, *converted),
         warnings=(*warnings, *expansion.warnings),
         served=served,
         origins=expansion.origins,
         refused=tuple(expansion.refused),
         claims=live.claims,
     )
+
+
+def _is_complete_node(obj: api.KubernetesObject) -> bool:
+    """Return whether an object is a node to which nothing is to be added, as an API server has them: of a large cluster most objects."""
+    if not isinstance(obj, api.Node):
+        return False
+    metadata = obj.metadata
+    complete = metadata.uid and metadata.creation_timestamp is not None
+    return bool(complete) and "pods" in obj.status.allocatable
 
 
 def _with_leaf(entry: AnyEntry) -> AnyEntry:
@@ -273,9 +292,15 @@ def _identified(entry: SomeEntry, memory: Memory) -> SomeEntry:
     return msgspec.structs.replace(entry, obj=with_metadata(entry.obj, uid=uid))
 
 
-def _dated(entries: Sequence[SomeEntry], memory: Memory) -> Iterator[SomeEntry]:
-    """Yield the objects; those without a creation time get one after all others, a second apart, in file order."""
-    times = [e.obj.metadata.creation_timestamp for e in entries]
+def _dated(
+    entries: Sequence[SomeEntry], memory: Memory, latest: datetime | None
+) -> Iterator[SomeEntry]:
+    """Yield the objects; those without a creation time get one after all others, a second apart, in file order.
+
+    Args:
+        latest: The last creation time of further objects; None: there are none.
+    """
+    times = [latest, *(e.obj.metadata.creation_timestamp for e in entries)]
     last = max([at for at in times if at] + list(memory.created.values()), default=_BEGINNING)
     for entry in entries:
         if entry.obj.metadata.creation_timestamp is not None:

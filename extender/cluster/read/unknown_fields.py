@@ -105,13 +105,9 @@ def fields_not_read(kind: type[Any]) -> frozenset[str] | None:
     return _WHOLE.get(kind)
 
 
-def has_unknown_names(metadata: api.ObjectMeta) -> bool:
-    """Return whether `unknown_names` has something about the labels and annotations of an object itself."""
-    return any(
-        name.startswith(PREFIX) and _FIELD_OF.get(name) != field
-        for field in _NAMES
-        for name in getattr(metadata, field)
-    )
+def is_unknown_name(field: str, name: str) -> bool:
+    """Return whether a label or annotation, by the field of metadata, has our prefix and no meaning."""
+    return name.startswith(PREFIX) and _FIELD_OF.get(name) != field
 
 
 def unknown_names(manifest: Mapping[str, object]) -> Iterator[FieldProblem]:
@@ -131,7 +127,7 @@ def _unknown_names(value: object, path: str) -> Iterator[FieldProblem]:
         if field in _NAMES and isinstance(below, Mapping):
             for name in below:
                 text = str(name)
-                if not text.startswith(PREFIX) or _FIELD_OF.get(text) == field:
+                if not is_unknown_name(field, text):
                     continue
                 other = _FIELD_OF.get(text)
                 hint = f"; it is one of the {other}" if other else did_you_mean(text, _FIELD_OF)

@@ -61,7 +61,8 @@ class NodeLabels:
 
     def __init__(self, nodes: Map[NodeName, Node]) -> None:
         self.nodes = nodes
-        self._present: dict[str, bool] = {}
+        self._keys: set[str] | None = None
+        self._values: dict[str, list[str | None]] = {}  # per node, by key
         self._absent: dict[str, str] = {}
         self._nested: dict[tuple[str, str], str] = {}
         self._wider: dict[tuple[str, str], bool] = {}
@@ -69,27 +70,25 @@ class NodeLabels:
 
     def has(self, key: str) -> bool:
         """Return whether some node has the label `key`."""
-        if key not in self._present:
-            self._present[key] = any(key in node.labels for node in self.nodes.values())
-        return self._present[key]
+        return key in self._every_key()
 
     def absent(self, key: str) -> str:
         """Return a text about a key that no node has, with the nearest key that nodes have."""
         if key not in self._absent:
-            labels = {label for node in self.nodes.values() for label in node.labels}
-            self._absent[key] = f"topology key {key} is on no node (W3){did_you_mean(key, labels)}"
+            hint = did_you_mean(key, self._every_key())
+            self._absent[key] = f"topology key {key} is on no node (W3){hint}"
         return self._absent[key]
 
     def nesting(self, outer: str, inner: str) -> str:
         """Return the warning about one key below another, or an empty string."""
         if (outer, inner) not in self._nested:
-            self._nested[outer, inner] = _nesting(outer, inner, self.nodes)
+            self._nested[outer, inner] = _nesting(outer, inner, *self._pairs(outer, inner))
         return self._nested[outer, inner]
 
     def is_wider(self, key: str, other: str) -> bool:
         """Return whether each domain of `other` is in one of `key`, and some of these have several."""
         if (key, other) not in self._wider:
-            self._wider[key, other] = _is_wider(*_pairs(other, key, self.nodes))
+            self._wider[key, other] = _is_wider(*self._pairs(other, key))
         return self._wider[key, other]
 
     def repeated(self, key: str) -> tuple[str, str]:
@@ -101,11 +100,31 @@ class NodeLabels:
             self._repeated[key] = next((pair for pair in repetitions if pair[1]), ("", ""))
         return self._repeated[key]
 
+    def _every_key(self) -> set[str]:
+        if self._keys is None:
+            self._keys = set[str]().union(*(node.labels for node in self.nodes.values()))
+        return self._keys
+
+    def _column(self, key: str) -> list[str | None]:
+        if key not in self._values:
+            self._values[key] = [node.labels.get(key) for node in self.nodes.values()]
+        return self._values[key]
+
+    def _pairs(self, outer: str, inner: str) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+        """Return the values of the inner key by value of the outer one, and the other way round."""
+        inside: dict[str, set[str]] = {}
+        around: dict[str, set[str]] = {}
+        for wide, narrow in {*zip(self._column(outer), self._column(inner), strict=True)}:
+            if wide is not None and narrow is not None:
+                inside.setdefault(wide, set()).add(narrow)
+                around.setdefault(narrow, set()).add(wide)
+        return inside, around
+
     def _wider_keys(self, key: str) -> Iterable[str]:
         """Yield keys of nodes that name wider places, by their last word, or perhaps do: those of the same prefix."""
         prefix, _, word = key.rpartition("/")
         rank = WIDTH.get(word)
-        for other in {label for node in self.nodes.values() for label in node.labels}:
+        for other in self._every_key():
             its_prefix, _, its_word = other.rpartition("/")
             its_rank = WIDTH.get(its_word)
             if rank is not None and its_rank is not None:
@@ -116,7 +135,7 @@ class NodeLabels:
 
     def _twice(self, wider: str, key: str) -> str:
         """Return that a value of a key is under several values of one that is wider, or an empty string."""
-        inside, around = _pairs(wider, key, self.nodes)
+        inside, around = self._pairs(wider, key)
         widths = WIDTH.get(wider.rpartition("/")[2]), WIDTH.get(key.rpartition("/")[2])
         if None in widths and not any(len(values) > 1 for values in inside.values()):
             return ""  # nothing shows that it is wider
@@ -270,22 +289,9 @@ def _soft_rules(tree: Tree, group: Group) -> Iterable[str]:
         )
 
 
-def _pairs(
-    outer: str, inner: str, nodes: Map[NodeName, Node]
-) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Return the values of the inner key by value of the outer one, and the other way round."""
-    inside: dict[str, set[str]] = {}
-    around: dict[str, set[str]] = {}
-    for node in nodes.values():
-        wide, narrow = node.labels.get(outer), node.labels.get(inner)
-        if wide is not None and narrow is not None:
-            inside.setdefault(wide, set()).add(narrow)
-            around.setdefault(narrow, set()).add(wide)
-    return inside, around
-
-
-def _nesting(outer: str, inner: str, nodes: Map[NodeName, Node]) -> str:
-    inside, around = _pairs(outer, inner, nodes)
+def _nesting(
+    outer: str, inner: str, inside: Mapping[str, set[str]], around: Mapping[str, set[str]]
+) -> str:
     if _is_wider(inside, around):
         return (
             f"topology key {inner} is wider than {outer} above it, "
