@@ -28,6 +28,7 @@ from tests.bench.planner import SHAPES, composite, leaf, make_nodes
 from tests.support.service.manifest_builders import BLOCK, GPU, GROUP_LABEL, RACK, a_group, a_pod
 
 ROOT = Path(__file__).resolve().parents[2]
+COMPILED = ROOT / ".bench" / "compiled"
 BASELINE = "8ba4cbdb"  # 2026-11-30, before the work that this bench is for
 ZONE = "topology.kubernetes.io/zone"
 SEED = 49
@@ -286,8 +287,14 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def run_process(source: Path, args: Sequence[str]) -> Run:
-    """Run Python with the product of a checkout, and the bench of this one."""
-    environ = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "PYTHONHASHSEED": "0"}
+    """Run Python with the product of a checkout, and the bench of this one; what was imported before is compiled, as in an installation."""
+    environ = {
+        **os.environ,
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": f"{source}{os.pathsep}{ROOT}",
+        "PYTHONPYCACHEPREFIX": str(COMPILED),
+    }
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(
             [sys.executable, *args], cwd=source, env=environ, stdout=out, stderr=subprocess.STDOUT
@@ -316,6 +323,8 @@ def baseline(folder: Path) -> Path | None:
 def in_turns(args: Sequence[str], before: Path | None, rounds: int) -> list[list[Run]]:
     """Run both sides in turns; ours first, then those of the baseline, if there is one."""
     sources = [ROOT] if before is None else [ROOT, before]
+    for source in sources:
+        run_process(source, ["-m", "compileall", "-q", "extender"])
     runs: list[list[Run]] = [[] for _ in sources]
     for turn in range(rounds):
         for side in list(range(len(sources)))[:: 1 if turn % 2 else -1]:

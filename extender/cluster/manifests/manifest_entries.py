@@ -287,54 +287,92 @@ def entries_in(documents: Iterable[Document | JsonItem], role: Role) -> tuple[An
     return tuple(entries)
 
 
+class _NodeSpecText(msgspec.Struct, frozen=True):
+    unschedulable: bool = False
+    taints: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _NodeStatusText(msgspec.Struct, frozen=True):
+    allocatable: msgspec.Raw = msgspec.Raw(b"{}")
+    capacity: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _NodeText(msgspec.Struct, frozen=True, rename="camel"):
+    """A node of which the parts that nodes of a class share are not decoded."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: api.ObjectMeta = api.ObjectMeta()
+    spec: _NodeSpecText = _NodeSpecText()
+    status: _NodeStatusText = _NodeStatusText()
+
+
 class _DirectReader:
     """Reads nodes and pods of a cluster without dicts in between; parts that are equal are one object.
 
     A cluster has many of them, and of `_read_as` these need few checks.
     """
 
-    _DECODERS: Final[dict[str, msgspec.json.Decoder[api.Node] | msgspec.json.Decoder[api.Pod]]] = {
-        "Node": msgspec.json.Decoder(api.Node),
-        "Pod": msgspec.json.Decoder(api.Pod),
-    }
+    _NODE: Final = msgspec.json.Decoder(_NodeText)
+    _POD: Final = msgspec.json.Decoder(api.Pod)
 
     def __init__(self) -> None:
-        self._kind = "Node"  # of the last item: the next one is probably of the same
-        self._parts: dict[tuple[type, bytes], Any] = {}
+        self._pods = False  # whether the last item was one: the next one is probably of the same kind
+        self._parts: dict[object, Any] = {}  # by what they are decoded from, or their bytes
         self._names: dict[str, set[str]] = {"labels": set(), "annotations": set()}  # known ones
 
     def read(self, item: JsonItem) -> Entry | None:
         """Return the entry of an item; None: it is of another kind, or something about it is unusual."""
-        obj = self._decoded(item.text)
-        if obj is None or obj.api_version != "v1":
+        try:
+            obj = self._pod(item.text) if self._pods else self._node(item.text)
+            if obj is None:
+                self._pods = not self._pods
+                obj = self._pod(item.text) if self._pods else self._node(item.text)
+        except msgspec.ValidationError:
+            return None
+        if obj is None or obj.api_version != "v1" or not obj.metadata.name:
             return None
         metadata = obj.metadata
-        if not metadata.name or self._has_unknown_names(metadata):
+        if self._has_unknown_names(metadata):
             return None
         if isinstance(obj, api.Node):
             if metadata.namespace:
                 return None
-            self._share(obj, "spec")
-            self._share(obj, "status")
         elif not is_namespace(metadata.namespace) or any(v.ephemeral for v in obj.spec.volumes):
             return None
         if metadata.annotations:
-            self._share(metadata, "annotations")
+            shared = self._parts.setdefault(_encode(metadata.annotations), metadata.annotations)
+            msgspec.structs.force_setattr(metadata, "annotations", shared)
         labels = metadata.labels
         for key in labels:
             labels[key] = intern(labels[key])
         return Entry(obj=obj, where=item.where, role=Role.CLUSTER)
 
-    def _decoded(self, text: msgspec.Raw) -> api.Node | api.Pod | None:
-        try:
-            obj = self._DECODERS[self._kind].decode(text)
-            if obj.kind == self._kind:
-                return obj
-            decoder = self._DECODERS.get(obj.kind)
-            self._kind = obj.kind if decoder is not None else self._kind
-            return decoder.decode(text) if decoder is not None else None
-        except msgspec.ValidationError:
+    def _pod(self, text: msgspec.Raw) -> api.Pod | None:
+        pod = self._POD.decode(text)
+        return pod if pod.kind == "Pod" else None
+
+    def _node(self, text: msgspec.Raw) -> api.Node | None:
+        node = self._NODE.decode(text)
+        if node.kind != "Node":
             return None
+        taints, status = bytes(node.spec.taints), node.status
+        spec_key = (node.spec.unschedulable, taints)
+        spec = self._parts.get(spec_key)
+        if spec is None:
+            decoded = msgspec.json.decode(taints, type=tuple[api.NodeTaint, ...])
+            spec = api.NodeSpec(unschedulable=node.spec.unschedulable, taints=decoded)
+            self._parts[spec_key] = spec
+        status_key = b'{"allocatable":%b,"capacity":%b}' % (status.allocatable, status.capacity)
+        if (shared := self._parts.get(status_key)) is None:
+            shared = self._parts[status_key] = msgspec.json.decode(status_key, type=api.NodeStatus)
+        return api.Node(
+            api_version=node.api_version,
+            kind=node.kind,
+            metadata=node.metadata,
+            spec=spec,
+            status=shared,
+        )
 
     def _has_unknown_names(self, metadata: api.ObjectMeta) -> bool:
         for field, known in self._names.items():
@@ -344,13 +382,6 @@ class _DirectReader:
                     return True
                 known |= names
         return False
-
-    def _share(self, of: msgspec.Struct, field: str) -> None:
-        """Replace a field by the equal one of an earlier object."""
-        part = getattr(of, field)
-        shared = self._parts.setdefault((type(part), _encode(part)), part)
-        if shared is not part:
-            msgspec.structs.force_setattr(of, field, shared)
 
 
 def _objects(
