@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -198,11 +199,12 @@ def a_running_pod(number: int) -> Object:
 
 def write_cluster(file: Path, nodes: int, *, full: bool = False) -> None:
     """Write a cluster as `kubectl get nodes,pods -A -o json` prints it; `full`: each node has a pod that uses all its GPUs."""
-    chance = random.Random(SEED)  # noqa: S311 -- no secret
+    chance = random.Random(SEED)
     objects: Iterator[Object] = (a_large_node(number, chance) for number in range(nodes))
+    running = map(a_running_pod, range(nodes if full else 0))
     with file.open("wb") as out:
         out.write(b'{\n    "apiVersion": "v1",\n    "items": [\n')
-        for number, each in enumerate((o for part in (objects, map(a_running_pod, range(nodes if full else 0))) for o in part)):  # fmt: skip
+        for number, each in enumerate(chain(objects, running)):
             text = msgspec.json.format(msgspec.json.encode(each), indent=4)
             indented = b"        " + text.replace(b"\n", b"\n        ")
             out.write(b",\n" + indented if number else indented)

@@ -266,12 +266,12 @@ def entries_in(documents: Iterable[Document | JsonItem], role: Role) -> tuple[An
     entries: list[AnyEntry] = []
     faults: list[str] = []
     directly = _DirectReader()
-    for document in documents:
-        if isinstance(document, JsonItem):
-            if role is Role.CLUSTER and (usual := directly.read(document)) is not None:
-                entries.append(usual)
-                continue
-            document = document.document
+    for each in documents:
+        is_item = isinstance(each, JsonItem)
+        if is_item and role is Role.CLUSTER and (usual := directly.read(each)) is not None:
+            entries.append(usual)
+            continue
+        document = each.document if is_item else each
         for obj, where in _objects(document.value, document.where, {}):
             try:
                 entry = _entry(obj, where, role)
@@ -317,9 +317,12 @@ class _DirectReader:
     _POD: Final = msgspec.json.Decoder(api.Pod)
 
     def __init__(self) -> None:
-        self._pods = False  # whether the last item was one: the next one is probably of the same kind
+        self._pods = (
+            False  # whether the last item was one: the next one is probably of the same kind
+        )
         self._parts: dict[object, Any] = {}  # by what they are decoded from, or their bytes
-        self._names: dict[str, set[str]] = {"labels": set(), "annotations": set()}  # known ones
+        # labels and annotations that some object has together, all of them known
+        self._usual_names: set[tuple[str, ...]] = set()
 
     def read(self, item: JsonItem) -> Entry | None:
         """Return the entry of an item; None: it is of another kind, or something about it is unusual."""
@@ -375,13 +378,15 @@ class _DirectReader:
         )
 
     def _has_unknown_names(self, metadata: api.ObjectMeta) -> bool:
-        for field, known in self._names.items():
-            names = getattr(metadata, field).keys()
-            if not names <= known:
-                if any(is_unknown_name(field, name) for name in names):
-                    return True
-                known |= names
-        return False
+        names = (*metadata.labels, "", *metadata.annotations)
+        if names in self._usual_names:
+            return False
+        unknown = any(is_unknown_name("labels", name) for name in metadata.labels) or any(
+            is_unknown_name("annotations", name) for name in metadata.annotations
+        )
+        if not unknown:
+            self._usual_names.add(names)
+        return unknown
 
 
 def _objects(

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -456,14 +457,11 @@ def _check_priorities(entries: Sequence[Entry]) -> None:
 def build(manifest: CompleteManifest) -> Manifest:
     """Return the cluster of complete objects."""
     world = ObjectStore(claims=manifest.claims)
-    faults: list[str] = []
-    for entry in in_feed_order(manifest.entries):
-        try:
-            world.upsert(entry.obj)
-        except BadInput as fault:
-            faults += texts_of(located(entry.where, fault))
+    entries = in_feed_order(manifest.entries)
+    faults = world.upsert_all(entry.obj for entry in entries)
     if faults:
-        raise several(tuple(faults))
+        texts = (texts_of(located(entries[n].where, fault)) for n, fault in faults.items())
+        raise several(tuple(chain.from_iterable(texts)))
     order: dict[GroupKey | PodUid, int] = {}
     groups: list[GroupKey] = []
     pods: list[PodUid] = []

@@ -73,7 +73,9 @@ Progress = Callable[[str, int, int], None]
 _JSON_HEAD: Final = b'{\n    "apiVersion": "v1",\n    "items": [\n'
 _JSON_END: Final = b"\n        }"
 _JSON_TAIL: Final = b'\n    ],\n    "kind": "List",\n'
-_JSON_TAIL_WITHIN: Final = 4_096  # bytes at the end of the file; the metadata of the list come after it
+_JSON_TAIL_WITHIN: Final = (
+    4_096  # bytes at the end of the file; the metadata of the list come after it
+)
 _JSON_BLOCK: Final = 1 << 20  # bytes that are read at once
 
 

@@ -117,7 +117,9 @@ T = TypeVar("T", bound=api.KubernetesObject)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_CLASSES: Final = 4_096  # of nodes with equal capacity or taints that share them; a cluster has some hundred
+_CLASSES: Final = (
+    4_096  # of nodes with equal capacity or taints that share them; a cluster has some hundred
+)
 
 
 # --- decoding
