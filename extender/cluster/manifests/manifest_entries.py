@@ -267,11 +267,13 @@ def entries_in(documents: Iterable[Document | JsonItem], role: Role) -> tuple[An
     faults: list[str] = []
     directly = _DirectReader()
     for each in documents:
-        is_item = isinstance(each, JsonItem)
-        if is_item and role is Role.CLUSTER and (usual := directly.read(each)) is not None:
+        if not isinstance(each, JsonItem):
+            document = each
+        elif role is Role.CLUSTER and (usual := directly.read(each)) is not None:
             entries.append(usual)
             continue
-        document = each.document if is_item else each
+        else:
+            document = each.document
         for obj, where in _objects(document.value, document.where, {}):
             try:
                 entry = _entry(obj, where, role)
