@@ -29,6 +29,7 @@ from tests.bench.verdicts import in_order, verdict_markdown, verdict_text
 # `FAMILIES` of them; cheapest first
 BENCHES = {
     "planner": "tests.bench.planner",
+    "scale": "tests.bench.scale",
     "victim-search": "tests.bench.victim_search",
     "moves": "tests.bench.moves",
     "admission": "tests.bench.admission",

@@ -13,6 +13,7 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from sys import intern
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
@@ -21,6 +22,7 @@ from extender.cluster import types as api
 from extender.cluster.manifests.manifest_validation import check, is_namespace
 from extender.cluster.manifests.yaml_reader import (
     Document,
+    JsonItem,
     Progress,
     documents,
     files_of,
@@ -35,7 +37,11 @@ from extender.cluster.read.object_decoding import (
     source_of,
     without_nulls,
 )
-from extender.cluster.read.unknown_fields import fields_not_read, unknown_names
+from extender.cluster.read.unknown_fields import (
+    fields_not_read,
+    is_unknown_name,
+    unknown_names,
+)
 from extender.core.model.errors import BadInput, several, texts_of
 from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.fields.field_check import field_notes
@@ -51,6 +57,7 @@ from extender.core.workloads.workload_kind import (
 )
 
 NAMESPACE: Final = "default"
+_encode = msgspec.msgpack.Encoder().encode
 NODE_GROUP: Final = "node.k8s.io"
 STORAGE_GROUP: Final = "storage.k8s.io"
 # Kinds of the core group without pods; there are no others, so any other kind is misspelt
@@ -244,7 +251,7 @@ def read_all(
     return tuple(entries)
 
 
-def entries_in(documents: Iterable[Document], role: Role) -> tuple[AnyEntry, ...]:
+def entries_in(documents: Iterable[Document | JsonItem], role: Role) -> tuple[AnyEntry, ...]:
     """Return the objects of documents, and the items of lists one by one.
 
     Raises:
@@ -253,7 +260,15 @@ def entries_in(documents: Iterable[Document], role: Role) -> tuple[AnyEntry, ...
     """
     entries: list[AnyEntry] = []
     faults: list[str] = []
-    for document in documents:
+    directly = _DirectReader()
+    for each in documents:
+        if not isinstance(each, JsonItem):
+            document = each
+        elif role is Role.CLUSTER and (usual := directly.read(each)) is not None:
+            entries.append(usual)
+            continue
+        else:
+            document = each.document
         for obj, where in _objects(document.value, document.where, {}):
             try:
                 entry = _entry(obj, where, role)
@@ -267,6 +282,108 @@ def entries_in(documents: Iterable[Document], role: Role) -> tuple[AnyEntry, ...
     if faults:
         raise several(tuple(faults))
     return tuple(entries)
+
+
+class _NodeSpecText(msgspec.Struct, frozen=True):
+    unschedulable: bool = False
+    taints: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _NodeStatusText(msgspec.Struct, frozen=True):
+    allocatable: msgspec.Raw = msgspec.Raw(b"{}")
+    capacity: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _NodeText(msgspec.Struct, frozen=True, rename="camel"):
+    """A node of which the parts that nodes of a class share are not decoded."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: api.ObjectMeta = api.ObjectMeta()
+    spec: _NodeSpecText = _NodeSpecText()
+    status: _NodeStatusText = _NodeStatusText()
+
+
+class _DirectReader:
+    """Reads nodes and pods of a cluster without dicts in between; parts that are equal are one object.
+
+    A cluster has many of them, and of `_read_as` these need few checks.
+    """
+
+    _NODE: Final = msgspec.json.Decoder(_NodeText)
+    _POD: Final = msgspec.json.Decoder(api.Pod)
+
+    def __init__(self) -> None:
+        self._pods = (
+            False  # whether the last item was one: the next one is probably of the same kind
+        )
+        self._parts: dict[object, Any] = {}  # by what they are decoded from, or their bytes
+        # labels and annotations that some object has together, all of them known
+        self._usual_names: set[tuple[str, ...]] = set()
+
+    def read(self, item: JsonItem) -> Entry | None:
+        """Return the entry of an item; None: it is of another kind, or something about it is unusual."""
+        try:
+            obj = self._pod(item.text) if self._pods else self._node(item.text)
+            if obj is None:
+                self._pods = not self._pods
+                obj = self._pod(item.text) if self._pods else self._node(item.text)
+        except msgspec.ValidationError:
+            return None
+        if obj is None or obj.api_version != "v1" or not obj.metadata.name:
+            return None
+        metadata = obj.metadata
+        if self._has_unknown_names(metadata):
+            return None
+        if isinstance(obj, api.Node):
+            if metadata.namespace:
+                return None
+        elif not is_namespace(metadata.namespace) or any(v.ephemeral for v in obj.spec.volumes):
+            return None
+        if metadata.annotations:
+            shared = self._parts.setdefault(_encode(metadata.annotations), metadata.annotations)
+            msgspec.structs.force_setattr(metadata, "annotations", shared)
+        labels = metadata.labels
+        for key in labels:
+            labels[key] = intern(labels[key])
+        return Entry(obj=obj, where=item.where, role=Role.CLUSTER)
+
+    def _pod(self, text: msgspec.Raw) -> api.Pod | None:
+        pod = self._POD.decode(text)
+        return pod if pod.kind == "Pod" else None
+
+    def _node(self, text: msgspec.Raw) -> api.Node | None:
+        node = self._NODE.decode(text)
+        if node.kind != "Node":
+            return None
+        taints, status = bytes(node.spec.taints), node.status
+        spec_key = (node.spec.unschedulable, taints)
+        spec = self._parts.get(spec_key)
+        if spec is None:
+            decoded = msgspec.json.decode(taints, type=tuple[api.NodeTaint, ...])
+            spec = api.NodeSpec(unschedulable=node.spec.unschedulable, taints=decoded)
+            self._parts[spec_key] = spec
+        status_key = b'{"allocatable":%b,"capacity":%b}' % (status.allocatable, status.capacity)
+        if (shared := self._parts.get(status_key)) is None:
+            shared = self._parts[status_key] = msgspec.json.decode(status_key, type=api.NodeStatus)
+        return api.Node(
+            api_version=node.api_version,
+            kind=node.kind,
+            metadata=node.metadata,
+            spec=spec,
+            status=shared,
+        )
+
+    def _has_unknown_names(self, metadata: api.ObjectMeta) -> bool:
+        names = (*metadata.labels, "", *metadata.annotations)
+        if names in self._usual_names:
+            return False
+        unknown = any(is_unknown_name("labels", name) for name in metadata.labels) or any(
+            is_unknown_name("annotations", name) for name in metadata.annotations
+        )
+        if not unknown:
+            self._usual_names.add(names)
+        return unknown
 
 
 def _objects(

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -121,7 +122,8 @@ class Memory(msgspec.Struct, kw_only=True):
 class CompleteManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Objects as an API server would store them."""
 
-    entries: tuple[Entry, ...]  # every object once, in file order, --cluster before -f
+    # every object once, in file order, --cluster before -f; nodes that lack nothing before all others
+    entries: tuple[Entry, ...]
     warnings: tuple[str, ...]
     served: ServedWorkloads = ServedWorkloads()  # of a service
     origins: Mapping[GroupKey, GroupOrigin] = {}
@@ -151,28 +153,39 @@ def complete(
     last: dict[Ident, AnyEntry] = {}
     warnings = []
     for entry in entries:
-        before = last.pop(entry.ident, None)
+        ident = entry.ident
+        before = last.pop(ident, None)
         if before is not None and before.role is entry.role:
             warnings.append(
                 f"{entry.obj.label}: found twice, in {before.where} and {entry.where}; the second one counts"
             )
-        last[entry.ident] = entry if before is None else _inherited(entry, before)
+        last[ident] = entry if before is None else _inherited(entry, before)
     last = _without_made(last)
     warnings += (f"{entry.where}: {text}" for entry in last.values() for text in entry.notes)
     warnings += _left_out(last.values())
-    identified = [_identified(_with_leaf(entry), memory) for entry in last.values()]
+    complete_nodes: list[Entry] = []
+    others: list[AnyEntry] = []
+    for entry in last.values():
+        if isinstance(entry, Entry) and _is_complete_node(entry.obj):
+            complete_nodes.append(entry)
+        else:
+            others.append(entry)
+    created = (entry.obj.metadata.creation_timestamp or _BEGINNING for entry in complete_nodes)
+    latest = max(created, default=None)
+    identified = [_identified(_with_leaf(entry), memory) for entry in others]
     _check_uids(identified)
     if serving:
-        identified = list(_dated(identified, memory))
+        identified = list(_dated(identified, memory, latest))
         expansion, served = Expansion(), served_workloads(identified)
     else:
         expansion, served = expand(identified, live=live), ServedWorkloads()
-        identified = [entry for entry in identified if entry.ident not in expansion.not_planned]
+        if expansion.not_planned:
+            identified = [e for e in identified if e.ident not in expansion.not_planned]
     expanded = {**expansion.made, **served.pods}
     complete_entries = (*_with_made(identified, expanded), *expansion.plain)
     filled = [_identified(entry, memory) for entry in complete_entries]
-    filled = list(_dated(filled, memory))
-    filled, of_classes = _admitted(filled, last.values(), expanded)
+    filled = list(_dated(filled, memory, latest))
+    filled, of_classes = _admitted(filled, others, expanded)
     warnings += of_classes
     converted = _with_counts([_with_allocatable(entry) for entry in filled])
     nodes = (entry.obj for entry in filled if isinstance(entry.obj, api.Node))
@@ -185,13 +198,22 @@ def complete(
     warnings += [text for entry in converted for text in admission_warnings(entry.obj)]
     _check_priorities(converted)
     return CompleteManifest(
-        entries=tuple(converted),
+        entries=(*complete_nodes, *converted),
         warnings=(*warnings, *expansion.warnings),
         served=served,
         origins=expansion.origins,
         refused=tuple(expansion.refused),
         claims=live.claims,
     )
+
+
+def _is_complete_node(obj: api.KubernetesObject) -> bool:
+    """Return whether an object is a node to which nothing is to be added, as an API server has them: of a large cluster most objects."""
+    if not isinstance(obj, api.Node):
+        return False
+    metadata = obj.metadata
+    complete = metadata.uid and metadata.creation_timestamp is not None
+    return bool(complete) and "pods" in obj.status.allocatable
 
 
 def _with_leaf(entry: AnyEntry) -> AnyEntry:
@@ -236,6 +258,8 @@ def _with_made(
     entries: Sequence[AnyEntry], made_of: Mapping[Ident, tuple[Entry, ...]]
 ) -> list[Entry]:
     """Return the entries, with what was made from each workload in its place and in place of the same objects."""
+    if not made_of:
+        return [entry for entry in entries if isinstance(entry, Entry)]
     plain = {entry.ident: entry for entry in entries if isinstance(entry, Entry)}
     new = {
         new_entry.ident: new_entry for new_entries in made_of.values() for new_entry in new_entries
@@ -270,9 +294,15 @@ def _identified(entry: SomeEntry, memory: Memory) -> SomeEntry:
     return msgspec.structs.replace(entry, obj=with_metadata(entry.obj, uid=uid))
 
 
-def _dated(entries: Sequence[SomeEntry], memory: Memory) -> Iterator[SomeEntry]:
-    """Yield the objects; those without a creation time get one after all others, a second apart, in file order."""
-    times = [e.obj.metadata.creation_timestamp for e in entries]
+def _dated(
+    entries: Sequence[SomeEntry], memory: Memory, latest: datetime | None
+) -> Iterator[SomeEntry]:
+    """Yield the objects; those without a creation time get one after all others, a second apart, in file order.
+
+    Args:
+        latest: The last creation time of further objects; None: there are none.
+    """
+    times = [latest, *(e.obj.metadata.creation_timestamp for e in entries)]
     last = max([at for at in times if at] + list(memory.created.values()), default=_BEGINNING)
     for entry in entries:
         if entry.obj.metadata.creation_timestamp is not None:
@@ -297,10 +327,11 @@ def _admitted(
     """
     classes: dict[str, api.RuntimeClass] = {}
     ranges: defaultdict[str, list[api.LimitRange]] = defaultdict(list)
-    for source in sorted((entry.obj for entry in sources), key=lambda source: source.key):
+    added = (e.obj for e in sources if isinstance(e.obj, api.RuntimeClass | api.LimitRange))
+    for source in sorted(added, key=lambda source: source.key):
         if isinstance(source, api.RuntimeClass):
             classes[source.metadata.name] = source
-        elif isinstance(source, api.LimitRange):
+        else:
             ranges[source.metadata.namespace].append(source)
     new = {new_entry.ident for new_entries in expanded.values() for new_entry in new_entries}
     specs: dict[tuple[int, str], api.PodSpec] = {}  # pods of one template share theirs
@@ -421,14 +452,11 @@ def _check_priorities(entries: Sequence[Entry]) -> None:
 def build(manifest: CompleteManifest) -> Manifest:
     """Return the cluster of complete objects."""
     world = ObjectStore(claims=manifest.claims)
-    faults: list[str] = []
-    for entry in in_feed_order(manifest.entries):
-        try:
-            world.upsert(entry.obj)
-        except BadInput as fault:
-            faults += texts_of(located(entry.where, fault))
+    entries = in_feed_order(manifest.entries)
+    faults = world.upsert_all(entry.obj for entry in entries)
     if faults:
-        raise several(tuple(faults))
+        texts = (texts_of(located(entries[n].where, fault)) for n, fault in faults.items())
+        raise several(tuple(chain.from_iterable(texts)))
     order: dict[GroupKey | PodUid, int] = {}
     groups: list[GroupKey] = []
     pods: list[PodUid] = []

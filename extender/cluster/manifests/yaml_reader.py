@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import codecs
 import math
+import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -68,6 +69,15 @@ _REPORT_EVERY: Final = 1 << 20  # characters
 # name of the file, characters that were read, all of them
 Progress = Callable[[str, int, int], None]
 
+# The same in JSON. No text has a line break in it, so this end of an item is inside no other value.
+_JSON_HEAD: Final = b'{\n    "apiVersion": "v1",\n    "items": [\n'
+_JSON_END: Final = b"\n        }"
+_JSON_TAIL: Final = b'\n    ],\n    "kind": "List",\n'
+_JSON_TAIL_WITHIN: Final = (
+    4_096  # bytes at the end of the file; the metadata of the list come after it
+)
+_JSON_BLOCK: Final = 1 << 20  # bytes that are read at once
+
 
 def no_progress(_name: str, _done: int, _all: int) -> None:
     """Report no progress."""
@@ -80,9 +90,25 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     value: Value
 
 
+class JsonItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One item of a list in JSON, not decoded yet."""
+
+    where: str  # as that of a document
+    text: msgspec.Raw
+
+    @property
+    def document(self) -> Document:
+        """Return the item, decoded."""
+        return Document(where=self.where, value=msgspec.json.decode(self.text))
+
+
 class _RawList(msgspec.Struct):
     kind: str
     items: tuple[msgspec.Raw, ...]
+
+
+_raw_list: Final = msgspec.json.Decoder(_RawList)
+_raw_items: Final = msgspec.json.Decoder(tuple[msgspec.Raw, ...])
 
 
 def files_of(paths: Sequence[str]) -> tuple[str, ...]:
@@ -113,30 +139,85 @@ def read_file(name: str) -> tuple[Document, ...]:
     return read_bytes(body_of(name), "standard input" if name == STDIN else name)
 
 
-def documents(name: str, progress: Progress = no_progress) -> Iterator[Document]:
+def documents(name: str, progress: Progress = no_progress) -> Iterator[Document | JsonItem]:
     """Yield the documents of a file, or of standard input for `-`; of a list of kubectl its items, of which few are in memory.
 
     Args:
-        progress: Called while a large list in YAML is read.
+        progress: Called while a large list is read.
     """
-    body, shown = body_of(name), "standard input" if name == STDIN else name
+    shown = "standard input" if name == STDIN else name
+    done = yield from _items_in_blocks(name, shown, progress)
+    if done is None:
+        return
+    body = body_of(name)
     items = _list_items(body, shown, progress)
     if items is None:
         yield from read_bytes(body, shown)
         return
     del body  # of a large cluster 245 MB, which the items do not need
     for number, item in enumerate(items, start=1):
-        yield Document(where=f"{shown}, document 1, item {number}", value=item)
+        if number > done:
+            yield _item(shown, number, item)
 
 
-def _list_items(body: bytes, name: str, progress: Progress) -> Iterator[Value] | None:
+def _item(name: str, number: int, item: msgspec.Raw | Value) -> Document | JsonItem:
+    where = f"{name}, document 1, item {number}"
+    if isinstance(item, msgspec.Raw):
+        return JsonItem(where=where, text=item)
+    return Document(where=where, value=item)
+
+
+def _items_in_blocks(
+    name: str, shown: str, progress: Progress
+) -> Generator[Document | JsonItem, None, int | None]:
+    """Yield the items of a file that is a list as `kubectl get -o json` prints it, of which one block is in memory.
+
+    Returns:
+        How many were read where the layout is another one; None: the file was read to its end.
+    """
+    number = 0
+    if name == STDIN or not Path(name).is_file():
+        return number
+    try:
+        with Path(name).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - _JSON_TAIL_WITHIN, 0))
+            tail = file.read()
+            file.seek(0)
+            if _JSON_TAIL not in tail or file.read(len(_JSON_HEAD)) != _JSON_HEAD:
+                return number
+            left = b""
+            while block := file.read(_JSON_BLOCK):
+                left += block
+                end = left.rfind(_JSON_END + b",\n") + len(_JSON_END)
+                if end < len(_JSON_END):
+                    continue
+                for item in _raw_items.decode(b"[" + left[:end] + b"]"):
+                    number += 1
+                    yield _item(shown, number, item)
+                left = left[end + 1 :]
+                progress(shown, file.tell(), size)
+            last = _raw_list.decode(b'{"items": [' + left)
+    except (OSError, msgspec.MsgspecError, RecursionError):
+        return number  # reading the whole file tells what is wrong
+    if last.kind != "List":
+        return number
+    for item in last.items:
+        number += 1
+        yield _item(shown, number, item)
+    return None
+
+
+def _list_items(
+    body: bytes, name: str, progress: Progress
+) -> Iterator[msgspec.Raw] | Iterator[Value] | None:
     """Return the items of a text that is a list as kubectl prints it; None: it is something else."""
     if body.lstrip()[:1] == b"{":
         try:
-            raw = msgspec.json.decode(body, type=_RawList)
+            raw = _raw_list.decode(body)
         except (msgspec.MsgspecError, RecursionError):
             return None
-        return map(msgspec.json.decode, raw.items) if raw.kind == "List" else None
+        return iter(raw.items) if raw.kind == "List" else None
     if not body.startswith(_LIST_HEAD.encode()):
         return None
     text = _text_of(body, name)

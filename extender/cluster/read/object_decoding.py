@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, TypeVar, cast, get_args
 
 import msgspec
@@ -27,7 +28,7 @@ from extender.core.model.ids import GangUid, GroupKey, GroupKind, NodeName
 from extender.core.model.nodes import Node, Taint
 from extender.core.model.pod_groups import Blueprint, Group, Mode, Source, composite_key, leaf_key
 from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Operator, SelectorTerm
-from extender.core.model.quantities import amounts
+from extender.core.model.quantities import Written, amounts
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.kinds.plain_pods_kind import plain_uid
 from extender.core.workloads.tree_policy import (
@@ -106,6 +107,9 @@ T = TypeVar("T", bound=api.KubernetesObject)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_CLASSES: Final = (
+    4_096  # of nodes with equal capacity or taints that share them; a cluster has some hundred
+)
 
 
 # --- decoding
@@ -316,17 +320,28 @@ def _wrong_values(operator: Operator, values: tuple[str, ...]) -> str:
 # --- nodes
 
 
+@lru_cache(maxsize=_CLASSES)
+def _amounts(resources: tuple[tuple[str, Written], ...]) -> dict[str, int]:
+    """Return `amounts`: one object for the nodes of a class, which nothing changes."""
+    return amounts(dict(resources))
+
+
+@lru_cache(maxsize=_CLASSES)
+def _taints(taints: tuple[api.NodeTaint, ...]) -> tuple[Taint, ...]:
+    return tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in taints)
+
+
 def node_of(node: api.Node) -> Node:
     """Return the node of the core."""
     try:
-        allocatable = amounts(node.status.allocatable)
+        allocatable = _amounts(tuple(node.status.allocatable.items()))
     except BadQuantity as fault:
         raise bad(node, "status.allocatable", str(fault)) from fault
     return Node(
         name=NodeName(node.metadata.name),
         uid=node.metadata.uid,
         labels=node.metadata.labels,
-        taints=tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in node.spec.taints),
+        taints=_taints(node.spec.taints),
         unschedulable=node.spec.unschedulable,
         allocatable=allocatable,
         deleting=node.metadata.deletion_timestamp is not None,

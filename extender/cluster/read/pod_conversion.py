@@ -213,20 +213,18 @@ def pinned_to(pod: api.Pod) -> NodeName | None:
 def shape_key(pod: api.Pod) -> bytes | None:
     """Return a key that only pods with an equal `shape_of` have, or None where that depends on more than the spec.
 
-    Pods that are stamped out of one template have one key, and keep it until their containers start.
+    Pods that are stamped out of one template have one key until their containers start, and another one then.
     """
     spec, status = pod.spec, pod.status
     affinity = spec.affinity
     beyond = (
-        spec.volumes
+        any(map(_decides_where, spec.volumes))
         or spec.topology_spread_constraints
         or affinity.pod_affinity.required
         or affinity.pod_affinity.preferred
         or affinity.pod_anti_affinity.required
         or affinity.pod_anti_affinity.preferred
-        or status.container_statuses
-        or status.init_container_statuses
-        or status.resources is not None
+        or any(c.type == RESIZE_PENDING for c in status.conditions)
     )
     if beyond:
         return None
@@ -241,8 +239,17 @@ def shape_key(pod: api.Pod) -> bytes | None:
             affinity.node_affinity,
             spec.tolerations,
             spec.resource_claims,
+            status.container_statuses,
+            status.init_container_statuses,
+            status.resources,
+            status.allocated_resources,
         )
     )
+
+
+def _decides_where(volume: api.Volume) -> bool:
+    """Return whether a volume may decide where its pod runs; that of a service account's token, which nearly every pod has, does not."""
+    return volume != api.Volume(name=volume.name)
 
 
 def shape_of(pod: api.Pod, volumes: core.VolumeConstraints) -> core.PodShape:

@@ -56,6 +56,11 @@ def fields_not_read(kind: type[Any]) -> frozenset[str] | None:
     return _NOT_READ.get(kind, frozenset()) if issubclass(kind, api.Whole) else None
 
 
+def is_unknown_name(field: str, name: str) -> bool:
+    """Return whether a label or annotation, by the field of metadata, has our prefix and no meaning."""
+    return name.startswith(PREFIX) and _FIELD_OF.get(name) != field
+
+
 def unknown_names(manifest: Mapping[str, object]) -> Iterator[FieldProblem]:
     """Yield the labels and annotations of an object, and of templates in it, with our prefix that have no meaning there."""
     for part in ("metadata", "spec"):
@@ -73,7 +78,7 @@ def _unknown_names(value: object, path: str) -> Iterator[FieldProblem]:
         if field in _NAMES and isinstance(below, Mapping):
             for name in below:
                 text = str(name)
-                if not text.startswith(PREFIX) or _FIELD_OF.get(text) == field:
+                if not is_unknown_name(field, text):
                     continue
                 other = _FIELD_OF.get(text)
                 hint = f"; it is one of the {other}" if other else did_you_mean(text, _FIELD_OF)

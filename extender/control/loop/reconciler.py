@@ -207,13 +207,11 @@ class Reconciler:
             if reservation.uid not in view.pods
         }
 
-    def _differences(
-        self, moment: Moment, now: ReconcileContext, gangs: EachGang
-    ) -> list[ev.NewEvent]:
+    def _differences(self, moment: Moment, now: ReconcileContext) -> list[ev.NewEvent]:
         """Return the events for what differs, and start to look up how members ended that the view does not have."""
         view, forest, state = moment.view, moment.forest, moment.pending
         self._unwatched = {u: r for u, r in self._unwatched.items() if reservation_of(state, u)}
-        drafts = self._comparison.decide(view, state, forest, now, gangs)
+        drafts = self._comparison.decide(view, state, forest, now)
         vanished: list[ev.MemberTerminated | Reservation] = [
             *self._unwatched.values(),
             *losses_without_cause(view, drafts),

@@ -67,34 +67,52 @@ class NodeLabels:
         self.nesting = functools.cache(self._nesting)
         self.is_wider = functools.cache(self._is_wider)
         self.repeated = functools.cache(self._repeated)
+        self._pairs = functools.cache(self._distinct_pairs)
 
     def _has(self, key: str) -> bool:
         """Return whether some node has the label `key`."""
-        return any(key in node.labels for node in self.nodes.values())
+        return key in self._every_key
 
     def _absent(self, key: str) -> str:
         """Return a text about a key that no node has, with the nearest key that nodes have."""
-        labels = {label for node in self.nodes.values() for label in node.labels}
-        return f"topology key {key} is on no node (W3){did_you_mean(key, labels)}"
+        hint = did_you_mean(key, self._every_key)
+        return f"topology key {key} is on no node (W3){hint}"
 
     def _nesting(self, outer: str, inner: str) -> str:
         """Return the warning about one key below another, or an empty string."""
-        return _nesting(outer, inner, self.nodes)
+        return _nesting(outer, inner, *self._pairs(outer, inner))
 
     def _is_wider(self, key: str, other: str) -> bool:
         """Return whether each domain of `other` is in one of `key`, and some of these have several."""
-        return _is_wider(*_pairs(other, key, self.nodes))
+        return _is_wider(*self._pairs(other, key))
 
     def _repeated(self, key: str) -> tuple[str, str]:
         """Return the wider key under several values of which a value of a key is found, and a text; empty: there is none."""
         repetitions = ((wider, self._twice(wider, key)) for wider in sorted(self._wider_keys(key)))
         return next((pair for pair in repetitions if pair[1]), ("", ""))
 
+    @functools.cached_property
+    def _every_key(self) -> set[str]:
+        return set[str]().union(*(node.labels for node in self.nodes.values()))
+
+    def _distinct_pairs(
+        self, outer: str, inner: str
+    ) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+        """Return the values of the inner key by value of the outer one, and the other way round."""
+        inside: dict[str, set[str]] = {}
+        around: dict[str, set[str]] = {}
+        pairs = {(node.labels.get(outer), node.labels.get(inner)) for node in self.nodes.values()}
+        for wide, narrow in pairs:
+            if wide is not None and narrow is not None:
+                inside.setdefault(wide, set()).add(narrow)
+                around.setdefault(narrow, set()).add(wide)
+        return inside, around
+
     def _wider_keys(self, key: str) -> Iterable[str]:
         """Yield keys of nodes that name wider places, by their last word, or perhaps do: those of the same prefix."""
         prefix, _, word = key.rpartition("/")
         rank = WIDTH.get(word)
-        for other in {label for node in self.nodes.values() for label in node.labels}:
+        for other in self._every_key:
             its_prefix, _, its_word = other.rpartition("/")
             its_rank = WIDTH.get(its_word)
             if rank is not None and its_rank is not None:
@@ -105,7 +123,7 @@ class NodeLabels:
 
     def _twice(self, wider: str, key: str) -> str:
         """Return that a value of a key is under several values of one that is wider, or an empty string."""
-        inside, around = _pairs(wider, key, self.nodes)
+        inside, around = self._pairs(wider, key)
         widths = WIDTH.get(wider.rpartition("/")[2]), WIDTH.get(key.rpartition("/")[2])
         if None in widths and not any(len(values) > 1 for values in inside.values()):
             return ""  # nothing shows that it is wider
@@ -259,22 +277,9 @@ def _soft_rules(tree: Tree, group: Group) -> Iterable[str]:
         )
 
 
-def _pairs(
-    outer: str, inner: str, nodes: Map[NodeName, Node]
-) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Return the values of the inner key by value of the outer one, and the other way round."""
-    inside: dict[str, set[str]] = {}
-    around: dict[str, set[str]] = {}
-    for node in nodes.values():
-        wide, narrow = node.labels.get(outer), node.labels.get(inner)
-        if wide is not None and narrow is not None:
-            inside.setdefault(wide, set()).add(narrow)
-            around.setdefault(narrow, set()).add(wide)
-    return inside, around
-
-
-def _nesting(outer: str, inner: str, nodes: Map[NodeName, Node]) -> str:
-    inside, around = _pairs(outer, inner, nodes)
+def _nesting(
+    outer: str, inner: str, inside: Mapping[str, set[str]], around: Mapping[str, set[str]]
+) -> str:
     if _is_wider(inside, around):
         return (
             f"topology key {inner} is wider than {outer} above it, "

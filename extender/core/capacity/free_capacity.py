@@ -218,6 +218,7 @@ class NodeRowCache:
         self._place: dict[NodeName, int] = {}  # position in the order of names
         self._list: list[PlanNode] = []
         self._rows: tuple[PlanNode, ...] = ()
+        self._table = NodeTable(())
         self._nodes = _NO_NODES
         self._usage = _NO_USAGE
         self._with_taken: frozenset[NodeName] = frozenset()
@@ -272,6 +273,11 @@ class NodeRowCache:
         self._nodes, self._usage, self._with_taken = view.nodes, view.usage, frozenset(taken)
         return self._rows
 
+    def table(self, rows: tuple[PlanNode, ...]) -> NodeTable:
+        """Return the node table of a result of `rows`; columns of the last one that are the same are used again."""
+        self._table = self._table.renewed(rows)
+        return self._table
+
     def _same_names(self, view: ClusterView) -> bool:
         return len(view.nodes) == len(self._place) and all(n in self._place for n in view.nodes)
 
@@ -299,7 +305,8 @@ class NodeRowCache:
 
 def make_row(node: Node, usage: Usage, taken: UsedCapacity | None) -> PlanNode:
     """Return the planner's row of a node."""
-    free = dict(node.allocatable)
+    nothing_used = taken is None and not usage.requests
+    free = node.allocatable if nothing_used else dict(node.allocatable)
     ports = list(usage.host_ports)
     for name, amount in usage.requests.items():
         if name in free:

@@ -641,7 +641,8 @@ def _planned(
         budget=question.budget,
         rejections=NodeRejections().holding(view, state, moment.now_us // 1000),
     )
-    first = plan(msgspec.structs.replace(request, explain=False))
+    nodes, table = request.nodes, rows.table(request.nodes)
+    first = plan(msgspec.structs.replace(request, explain=False), node_table=table)
     if may_trigger_preemption(request, first):
         ruled = ruled_part(view, state, part, rows=rows)
         request = preemption_request(
@@ -649,9 +650,10 @@ def _planned(
         )
         if not question.preemption:
             request = only_awaiting(request)
-        judged = judge(request)
+        verdict = first if request.nodes is nodes else None
+        judged = judge(request, node_table=table.renewed(request.nodes), verdict=verdict)
     elif isinstance(first, Refusal):
-        judged = judge(request)
+        judged = judge(request, node_table=table)
     else:
         judged = Judgement(verdict=first)
     verdict, preemption = judged.verdict, judged.preemption

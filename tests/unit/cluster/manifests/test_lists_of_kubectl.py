@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
 from extender.cluster.manifests import yaml_reader
+from extender.cluster.manifests.manifest_entries import Role, entries_in
 from extender.cluster.manifests.manifest_loader import load
-from extender.cluster.manifests.yaml_reader import documents, read_file
+from extender.cluster.manifests.yaml_reader import Document, JsonItem, documents, read_file
 from extender.core.model.errors import BadInput
 from tests.support.service.manifest_builders import RACK, a_node, a_pod
 
@@ -62,19 +64,107 @@ def the_items(path):
 
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_items_are_those_of_the_whole_file(write, monkeypatch, form):
-    """Every item with its place; the progress of YAML ends at the size of the file."""
+    """Every item with its place, also where a block ends within one; the progress ends at the size of the file."""
     monkeypatch.setattr(yaml_reader, "_REPORT_EVERY", 5_000)
+    monkeypatch.setattr(yaml_reader, "_JSON_BLOCK", 5_000)
     path = write(a_cluster(nodes=10, pods=200), form)
     states = []
     items = list(documents(path, lambda *state: states.append(state)))
+    if form == "json":
+        items = [item.document for item in items]
     assert [item.value for item in items] == the_items(path)
     assert items[7].where == f"{path}, document 1, item 8"
-    if form == "json":
-        return
     read = [done for _, done, _ in states]
     assert len(read) > 5
     assert read == sorted(read)
     assert states[-1] == (path, Path(path).stat().st_size, Path(path).stat().st_size)
+
+
+@pytest.mark.parametrize("block", [10, 700, 1 << 20])
+@pytest.mark.parametrize("layout", ["kubectl", "compact", "an end within an item", "other kind"])
+def test_json_of_any_layout_gives_the_same_items(write, monkeypatch, layout, block):
+    """A text that only begins and ends as kubectl prints it is read as a whole from where it differs."""
+    monkeypatch.setattr(yaml_reader, "_JSON_BLOCK", block)
+    path = Path(write(a_cluster(nodes=6, pods=0), "json"))
+    expected, text = the_items(path), path.read_text()
+    if layout == "compact":
+        path.write_text(json.dumps(json.loads(text)))
+    elif layout == "other kind":
+        path.write_text(text.replace('"kind": "List"', '"kind": "NodeList"'))
+    elif layout == "an end within an item":
+        text = text.replace('"b": 1', "")
+        first, second = text.split('"status": {', 1)
+        body, end = second.split("\n            }\n", 1)
+        path.write_text(first + '"status": {' + body + "\n        },\n" + '"spec": {}' + end)
+        expected[0]["spec"] = {}
+    found = [each.document for each in documents(str(path)) if hasattr(each, "document")]
+    if layout == "other kind":
+        assert not found
+        assert len(load([str(path)]).world.view.nodes) == 6
+    else:
+        assert [each.value for each in found] == expected
+
+
+@pytest.mark.parametrize("block", [700, 1 << 20])
+def test_broken_json_has_the_line_of_the_whole_file(write, monkeypatch, block):
+    """Also after many items that were read in blocks."""
+    monkeypatch.setattr(yaml_reader, "_JSON_BLOCK", block)
+    path = Path(write(a_cluster(nodes=6, pods=0), "json"))
+    lines = path.read_text().splitlines()
+    at = max(n for n, line in enumerate(lines) if '"kind": "Node"' in line)
+    lines[at] = '"kind" "Node",'
+    path.write_text("\n".join(lines))
+    with pytest.raises(BadInput, match=rf"list.json: line {at + 1}, column 8: not valid JSON"):
+        load([str(path)])
+
+
+def unusual_objects():
+    """Nodes and pods with all that a direct reader might overlook."""
+    node, pod = a_node("n", {RACK: "r"}, gpu=8), a_pod("p", node="n")
+    yield node
+    yield pod
+    yield node | {"metadata": node["metadata"] | {"namespace": "somewhere"}}
+    yield node | {"metadata": {"generateName": "n-"}}
+    yield node | {"metadata": node["metadata"] | {"labels": {"gang-extender.dev/pod-gruop": "x"}}}
+    yield node | {"metadata": node["metadata"] | {"annotations": {"gang-extender.dev/tree": "x"}}}
+    yield node | {"status": {"allocatable": None, "capacity": {"cpu": 8, "pods": 1.5}}}
+    yield node | {"spec": {"taints": [{"key": "a", "effect": "NoSchedule", "value": None}]}}
+    yield node | {"status": {"allocatable": {"cpu": [1]}}}
+    yield node | {"apiVersion": "v2"}
+    yield node | {"kind": "Nod"}
+    for namespace in ("", "A", None, 7):
+        yield pod | {"metadata": {"name": "p", "namespace": namespace}}
+    yield pod | {"metadata": {"name": "p"}}
+    yield pod | {"metadata": {"namespace": "ns"}}
+    template = {"metadata": {"labels": {"gang-extender.dev/treee": "x"}}}
+    volumes = [{"name": "v", "ephemeral": {"volumeClaimTemplate": template}}]
+    yield pod | {"spec": pod["spec"] | {"volumes": volumes}}
+    yield pod | {"spec": pod["spec"] | {"priority": "high"}}
+
+
+@pytest.mark.parametrize("number", range(len([*unusual_objects()])))
+def test_nodes_and_pods_in_json_are_read_as_others(number):
+    """The entry, with its notes, or the refusal of the object that was decoded to dicts first."""
+    value = [*unusual_objects()][number]
+    item = JsonItem(where="f", text=msgspec.Raw(msgspec.json.encode(value)))
+
+    def outcome(document):
+        try:
+            return entries_in([document], Role.CLUSTER)
+        except BadInput as fault:
+            return str(fault)
+
+    assert outcome(item) == outcome(Document(where="f", value=value))
+
+
+def test_equal_parts_of_nodes_are_one_object():
+    """A large cluster has few classes of nodes."""
+    items = [a_node(f"n{n}", {RACK: "".join(["r", "0"])}, gpu=8 + n % 2) for n in range(4)]
+    raw = [JsonItem(where="f", text=msgspec.Raw(msgspec.json.encode(item))) for item in items]
+    first, second, third, _ = (entry.obj for entry in entries_in(raw, Role.CLUSTER))
+    assert first.status is third.status
+    assert first.status is not second.status
+    assert first.metadata.labels[RACK] is second.metadata.labels[RACK]
 
 
 def test_a_list_gives_the_cluster_of_its_documents(write, tmp_path):

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from extender.cluster import types as api
+from extender.cluster.read import pod_conversion
 from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.object_store import ObjectStore
-from extender.cluster.read.pod_conversion import shape_of
+from extender.cluster.read.pod_conversion import requests_of, shape_of
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import leaf_key
 from extender.core.model.pods import NO_VOLUMES, PodEnd
@@ -442,6 +443,53 @@ OTHER_SPECS = {
     },
     "volume": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
 }
+
+
+def test_the_shape_of_running_pods_of_a_template_is_converted_once(monkeypatch) -> None:
+    """Each has a volume of its own for the token of its service account, and containers that run with what was asked for."""
+    pods = [
+        a_pod(
+            f"p{n}",
+            metadata={"uid": f"p{n}"},
+            volumes=[{"name": f"kube-api-access-{n}", "projected": {}}],
+            status={
+                "phase": "Running",
+                "containerStatuses": [
+                    {"name": "main", "resources": {"requests": {"cpu": "1"}}, "restartCount": n}
+                ],
+            },
+        )
+        for n in range(3)
+    ]
+    converted = []
+    monkeypatch.setattr(
+        pod_conversion, "requests_of", lambda pod: converted.append(pod) or requests_of(pod)
+    )
+    world = a_world(*pods)
+    assert shape(world, "p0") is shape(world, "p2")
+    assert shape(world, "p0") == shape_of(read(pods[0]), NO_VOLUMES)
+    assert len(converted) == 2  # the other one is of the line above
+
+
+def test_objects_that_are_added_together_give_the_view_of_one_after_the_other() -> None:
+    """Also of a pod that comes twice, of one that was created again, and with one that cannot be read."""
+    things = [
+        a_node("n"),
+        a_pod("p", node="n", metadata={"uid": "p"}),
+        a_pod("q", metadata={"uid": "q"}, priorityClassName="high"),
+        a_pod("q", metadata={"uid": "q2"}),
+        a_pod("ended", "g", metadata={"uid": "e"}, status={"phase": "Succeeded"}),
+        a_pod("bad", metadata={"uid": "b"}, requests={"cpu": "x"}),
+        an_object("PriorityClass", "high", "scheduling.k8s.io/v1", "", value=7),
+        a_node("n", {"zone": "a"}),
+        a_pod("p", node="n", metadata={"uid": "p", "labels": {"a": "b"}}),
+    ]
+    together = ObjectStore()
+    faults = together.upsert_all(map(read, things))
+    assert [*faults] == [5]
+    alone = a_world(*(each for n, each in enumerate(things) if n not in faults))
+    for name in ("nodes", "pods", "on_node", "usage", "members", "ends"):
+        assert getattr(together.view, name) == getattr(alone.view, name), name
 
 
 @pytest.mark.parametrize("name", OTHER_SPECS)

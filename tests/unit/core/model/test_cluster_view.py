@@ -14,6 +14,7 @@ from extender.core.model.cluster_view import (
     forest_after,
     forest_of,
     with_group,
+    with_new_pods,
     with_node,
     with_pdb,
     with_pod,
@@ -118,6 +119,23 @@ def test_what_is_counted_as_it_goes_equals_a_recount(steps) -> None:
         assert (view is before) == (view.revision == before.revision)
         assert (view.nodes == before.nodes) == (view.generation == before.generation)
         assert recounted(view) == view
+
+
+@given(st.lists(pods, max_size=4), st.lists(pods, max_size=8))
+def test_pods_that_are_added_together_give_the_view_of_one_after_the_other(some, more) -> None:
+    view = ClusterView()
+    for pod in some:
+        view = with_pod(view, pod)
+    new = {pod.uid: pod for pod in more if pod.uid not in view.pods}.values()
+    together, alone = with_new_pods(view, new), view
+    for pod in new:
+        alone = with_pod(alone, pod)
+    assert together == alone
+    assert recounted(together) == together
+    assert together.pod_log.since(view.pod_log) == [pod.uid for pod in new]
+    for index in ("members", "nominated", "on_node", "pinned", "keeping_off", "usage"):
+        same = getattr(together, index) is getattr(view, index)
+        assert same or getattr(together, index) != getattr(view, index), index
 
 
 @given(st.lists(pods, max_size=8))
