@@ -13,7 +13,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.log.capacity_claim import claims_by_node
-from extender.core.log.reservation_state import ReservationState, claims_of
+from extender.core.log.reservation_state import EMPTY, ReservationState, claims_of
 from extender.core.model.cluster_view import ClusterView, with_pod
 from extender.core.model.ids import NodeName
 from extender.core.model.pod_groups import Tree
@@ -39,15 +39,30 @@ def choices_of(state: ReservationState, tree: Tree, request: PlanRequest) -> fro
         state: The reservation state; its last decision about the tree is a refusal of the request.
         request: Its plan request, with the required keys.
     """
+    root = state.gangs.get(tree.root.uid)
+    if root is None or root.last_decision is None or root.last_decision.outcome != _PROVED:
+        return frozenset()
+    return choices_when_refused(state, tree, request)
+
+
+def choices_when_refused(
+    state: ReservationState, tree: Tree, request: PlanRequest
+) -> frozenset[LostMembers]:
+    """Return the same of a request that was just refused as impossible, whatever the last decision is.
+
+    Args:
+        state: Empty: nothing is known but the pods, and a gang of which some have a node runs.
+        request: Its plan request, with the required keys.
+    """
     asking = {
         g.key: g.constraints.lost_members
         for g in tree.groups
         if g.constraints.lost_members != "Wait"
     }
     root = state.gangs.get(tree.root.uid)
-    if not asking or root is None or root.phase != "scheduled" or root.last_loss is None:
+    if not asking or (root is None and state is not EMPTY):
         return frozenset()
-    if root.last_decision is None or root.last_decision.outcome != _PROVED:
+    if root is not None and (root.phase != "scheduled" or root.last_loss is None):
         return frozenset()
     if satisfied_by_bound(request.root):  # members beyond the minimum wait
         return frozenset()

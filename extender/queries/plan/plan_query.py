@@ -13,6 +13,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from extender.core.admit.lost_members import (
+    choices_when_refused,
+    in_vain_text,
+    with_wider_domains,
+)
 from extender.core.admit.node_rejections import NodeRejections
 from extender.core.admit.plan_request import (
     TreeParts,
@@ -39,9 +44,11 @@ from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
     Conflict,
     Plan,
+    PlanRequest,
     Refusal,
     Relaxation,
     SearchEffort,
+    Verdict,
     WhenEmpty,
 )
 from extender.core.planner.planning import plan
@@ -616,6 +623,21 @@ class _Planned(msgspec.Struct, frozen=True):
     extras: tuple[PodUid, ...] = ()  # that it places beyond the minimum
 
 
+def _widened(
+    state: ReservationState, tree: Tree, request: PlanRequest, verdict: Verdict
+) -> tuple[Verdict, tuple[str, ...]]:
+    """Return the verdict with lost members in other domains where their group asks for that and they have no place in its own; and why."""
+    if not isinstance(verdict, Refusal) or verdict.outcome != "impossible":
+        return verdict, ()
+    if "Widen" not in choices_when_refused(state, tree, request):
+        return verdict, ()
+    wider = plan(with_wider_domains(request, tree, proved=True))
+    if not isinstance(wider, Plan) or not wider.assignments:
+        return verdict, (in_vain_text("Widen", wider),)
+    text = "no node of the domain takes the lost members (proved), so they go to the nearest other ones"
+    return wider, (f"lostMembers Widen: {text}",)
+
+
 def _planned(
     view: ClusterView, tree: Tree, kind: str, rows: NodeRowCache, question: PlanInput
 ) -> _Planned:
@@ -640,6 +662,7 @@ def _planned(
         budget=question.budget,
         rejections=NodeRejections().holding(view, state, moment.now_us // 1000),
     )
+    without_evictions = request
     first = plan(msgspec.structs.replace(request, explain=False))
     if may_trigger_preemption(request, first):
         ruled = ruled_part(view, state, part, rows=rows)
@@ -678,6 +701,8 @@ def _planned(
         return _placed(view, tree, kind, preemption.plan, notes, preemption.search, question)
     if preemption is not None and judged.notes and question.preemption:
         notes = msgspec.structs.replace(notes, texts=(*_texts(preemption, question), *texts))
+    verdict, widened = _widened(state, tree, without_evictions, verdict)
+    notes = msgspec.structs.replace(notes, texts=(*widened, *notes.texts))
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search, question)
     changes = change_texts(verdict.changes, question.origins)
