@@ -41,12 +41,12 @@ from extender.core.planner.plan_types import (
     PlanRequest,
 )
 from extender.core.workloads.kinds.job_kind import INDEX_LABEL as COMPLETION_INDEX
-from extender.core.workloads.kinds.jobset_kind import JOB_INDEX_LABEL
+from extender.core.workloads.kinds.jobset_kind import JOB_INDEX_LABEL, PER_REPLICATED_JOB
 from extender.core.workloads.kinds.kubeflow_kinds import REPLICA_INDEX_LABEL
 from extender.core.workloads.kinds.leader_worker_replicas import WORKER_INDEX
 from extender.core.workloads.kinds.plain_pods_kind import plain_uid
 from extender.core.workloads.kinds.statefulset_kind import POD_INDEX
-from extender.core.workloads.workload_object import MANAGED_BY, MIN_ANNOTATION
+from extender.core.workloads.workload_object import LEAF_LABEL, MANAGED_BY, MIN_ANNOTATION
 
 # Labels with the position of a pod in its leaf, the outer one first; the first row that all its pods have counts.
 _RANK_LABELS: Final = (
@@ -384,7 +384,11 @@ def _ranks(pods: Sequence[Pod]) -> Mapping[PodUid, int]:
         if labels[-1] in pods[0].labels:
             ranks = {pod.uid: rank for pod in pods if (rank := _rank(pod, labels)) is not None}
             if len(ranks) == len({*ranks.values()}) == len(pods):
-                return ranks
+                # of a leaf with several Jobs a pod keeps its position among all of them, also where one is left
+                several = pods[0].labels.get(LEAF_LABEL) == PER_REPLICATED_JOB
+                if several or len({rank // RANK_STEP for rank in ranks.values()}) > 1:
+                    return ranks
+                return {uid: rank % RANK_STEP for uid, rank in ranks.items()}
     return {}
 
 

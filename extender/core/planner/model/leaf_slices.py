@@ -142,8 +142,6 @@ def _positions(leaf: PlanGroup) -> dict[PodUid, int]:
         return {}
     inner = {uid: rank % RANK_STEP for uid, rank in ranked.items()}
     outer = {uid: rank // RANK_STEP for uid, rank in ranked.items()}
-    if len({*outer.values()}) == 1:
-        return inner
     if len({*inner.values()}) == 1:
         return outer
     each = max(inner.values()) + 1  # pods of a Job
