@@ -19,7 +19,7 @@ from extender.core.model.pods import HostPort, PodShape, RuleKind
 from extender.core.planner.preemption_types import Evictable
 
 # Part of every recorded decision; increased by a change that can alter a result.
-PLANNER_VERSION = "16"
+PLANNER_VERSION = "17"
 SEARCH_BUDGET = 20_000  # search nodes of one plan, by default
 SECONDS_OF_BUDGET = 2  # of CPU time, that so many search nodes take at most on a current machine
 

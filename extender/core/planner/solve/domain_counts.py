@@ -54,6 +54,7 @@ class GroupPods:
         self.index = index
         self._leaves: list[dict[int, dict[int, int]]] = []  # of which `_nodes` are
         self._nodes = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        self._domains: dict[str, int] = {}  # that these are in, by key
         groups = problem.groups
         below = {index}
         for group in groups[index + 1 :]:  # parents come before children
@@ -76,7 +77,7 @@ class GroupPods:
             on_nodes = [nodes for placed in leaves for nodes in placed.values()]
             nodes = np.array([node for each in on_nodes for node in each], dtype=np.int64)
             pods = np.array([n for each in on_nodes for n in each.values()], dtype=np.int64)
-            self._leaves, self._nodes = leaves, (nodes, pods)
+            self._leaves, self._nodes, self._domains = leaves, (nodes, pods), {}
         return self._nodes
 
     def number(self, solution: Solution) -> int:
@@ -97,9 +98,13 @@ class GroupPods:
 
     def domains(self, solution: Solution, level: CountedLevel) -> int:
         """Return in how many domains of a level the group is."""
-        used = np.flatnonzero(self.per_domain(solution, level))
-        broken = self.missing > 0 or used.max(initial=-1) >= level.labelled
-        return max(len(used) + self.missing, BROKEN if broken else 1)
+        nodes, pods = self.nodes(solution)
+        if level.key not in self._domains:
+            used = np.unique(level.domain[np.append(nodes[pods > 0], self.bound_nodes)])
+            broken = self.missing > 0 or used.max(initial=-1) >= level.labelled
+            number = max(len(used) + self.missing, BROKEN if broken else 1)
+            self._domains[level.key] = number
+        return self._domains[level.key]
 
     def fewest(
         self,
@@ -107,11 +112,13 @@ class GroupPods:
         level: CountedLevel,
         least: int,
         limit: DomainCount | None = None,
+        enough: int = FIT_MAX,
     ) -> int:
         """Return a lower bound on the domains, if at least so many new pods are placed: whole pods per node are counted.
 
         Args:
             limit: The domains of a narrower level that the group is in at most.
+            enough: A bound that need not be bettered.
         """
         group = problem.groups[self.index]
         per_node = problem.pods().per_node(self.kinds)
@@ -130,6 +137,8 @@ class GroupPods:
         needed = np.zeros(int(of.max(initial=-1)) + 1, dtype=np.int64)
         for option in by_price(of, domain, capacity, least, limit, opened):
             needed = np.maximum(needed, option.needed)
+            if start + int(needed.min(initial=least)) >= enough:
+                break
         return max(start + int(needed.min(initial=least)), 1)
 
     def largest(self, problem: PlacementProblem, level: CountedLevel) -> int:
@@ -170,6 +179,22 @@ def filled(of: Ints, capacity: Ints, pods: Ints, opened: Bools | None = None) ->
     sums = np.append(0, np.cumsum(capacity))
     before = sums[:-1] - sums[np.searchsorted(of, of)]
     return order, np.clip(pods[of] - before, 0, capacity)
+
+
+def in_parts(fit: Ints, limit: DomainCount | None, pods: int) -> Ints:
+    """Return how many pods nodes can have: none in a part that holds fewer than the largest others, as many as may be used, leave over.
+
+    Args:
+        fit: Per node.
+        limit: How many parts may be used, if that is limited.
+        pods: All of them.
+    """
+    if limit is None:
+        return fit
+    part = limit.level.domain
+    totals = np.bincount(part, weights=fit).astype(np.int64)
+    largest = np.sort(totals)[::-1][: max(limit.most - 1, 0)]
+    return np.where(totals[part] >= pods - int(largest.sum()), fit, 0)
 
 
 def numbered(codes: Ints) -> Ints:
@@ -243,13 +268,15 @@ def by_price(
     regions = int(of.max(initial=-1)) + 1
     by, domains, at = paired(of, domain)
     is_open = np.isin(domains, opened) if len(opened) else None
-    values = [0]
-    if limit is not None and len(
-        capacity
-    ):  # best is what the last part holds that is used, or a little less
-        distinct, number = np.unique(-capacity, return_counts=True)
-        last = int(np.searchsorted(np.cumsum(number), limit.most))
-        values += (-distinct[last : last + PRICES]).tolist()
+    values: list[int] = []
+    if limit is not None:  # best is what the last part holds that is used, or a little less
+        ascending = np.sort(capacity)
+        last = len(ascending) - limit.most
+        while last >= 0 and len(values) < PRICES:
+            values.append(int(ascending[last]))
+            last = int(np.searchsorted(ascending, values[-1])) - 1
+    if 0 not in values:
+        values.append(0)
     for price in values:
         beyond = np.maximum(capacity - price, 0)
         totals = np.bincount(at, weights=beyond, minlength=len(by)).astype(np.int64)
@@ -317,6 +344,7 @@ class PairCount:
         problem: PlacementProblem,
         solution: Solution,
         most: Sequence[int] = (FIT_MAX, FIT_MAX),
+        limits: Sequence[DomainCount | None] = (None, None),
     ) -> int:
         """Return a lower bound on the pairs, for placements that have as many pods of each group as this one.
 
@@ -324,6 +352,7 @@ class PairCount:
 
         Args:
             most: In how many domains each group is at most.
+            limits: The domains of a narrower level that each group is in at most.
         """
         if any(group.missing for group in self.groups):
             return 0
@@ -341,7 +370,7 @@ class PairCount:
             together = min(together, *self._by_resource(problem, sizes, together))
         for whole in (0, 1):
             if most[whole] == 1 and not any(group.bound for group in self.groups):
-                beside = self._beside(problem, whole, sizes, most[1 - whole])
+                beside = self._beside(problem, whole, sizes, most[1 - whole], limits)
                 together = min(together, sizes[whole] * beside)
         return sizes[0] * sizes[1] - together
 
@@ -372,15 +401,24 @@ class PairCount:
             yield (squares * used - (need[0] - need[1]) ** 2) // (4 * used * asks[0] * asks[1])
 
     def _beside(
-        self, problem: PlacementProblem, whole: int, sizes: Sequence[int], most: int
+        self,
+        problem: PlacementProblem,
+        whole: int,
+        sizes: Sequence[int],
+        most: int,
+        limits: Sequence[DomainCount | None],
     ) -> int:
         """Return how many pods of the other group can be in the domain that has all pods of one; `most`: its domains at most."""
         of_whole, other = self.groups[whole].kinds, self.groups[1 - whole].kinds
         pods = sizes[1 - whole]
-        per_node = problem.pods().per_node(other)
+        own, per_node = (
+            in_parts(problem.pods().per_node(self.groups[at].kinds), limits[at], sizes[at])
+            for at in (whole, 1 - whole)
+        )
         alone = np.bincount(self.level.domain, weights=per_node).astype(np.int64)
-        left = alone.copy()
-        usable = (per_node > 0) | (problem.pods().per_node(of_whole) > 0)
+        holds = np.bincount(self.level.domain, weights=own) >= sizes[whole]
+        left = np.where(holds, alone, 0)
+        usable = (per_node > 0) | (own > 0)
         for axis in range(problem.requests.shape[1]):
             ask = int(problem.requests[other, axis].min())
             if ask:
