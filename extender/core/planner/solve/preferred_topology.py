@@ -439,7 +439,7 @@ class _PreferredSearch:
                 left -= amounts[int(inside[at])]
         other = {**self.solution, leaf.index: {kind: amounts}}
         if len(chosen) and wish.pods.smallest_share(other, level) > shares.min():
-            self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
+            self._spend(self.problem.node_table.size // NODES_PER_STEP)
             if self._keeps(other):
                 self.solution = other
 
@@ -470,7 +470,7 @@ class _PreferredSearch:
         ]
         if len(capacities) < len(groups):
             return False
-        self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
+        self._spend(self.problem.node_table.size // NODES_PER_STEP)
         sizes = [self._pods_of(group.index).number(self.solution) for group in groups]
         alike = _alike(capacities)
         weights = [1] * len(capacities) if alike else self._weights(capacities, sizes)
@@ -552,18 +552,22 @@ class _PreferredSearch:
             region: Of each node; a domain of a wider key in it is preferred where it is as good.
         """
         nodes = np.flatnonzero(fit)
+        if len(sizes) == 1:  # one with a pod on a node without the label is never whole
+            labelled = nodes[level.domain[nodes] < level.labelled]
+            nodes = labelled if int(fit[labelled].sum()) >= sizes[0] else nodes
         best, chosen = math.inf, nodes[:0]
-        fit, domain = fit[nodes], level.domain[nodes]
-        parts = domain if limit is None else limit.level.domain[nodes]
         for outer in self._wider(level):
-            codes = region[nodes] * (int(outer.max(initial=0)) + 1) + outer[nodes]
+            rows = nodes[outer[nodes] >= 0]
+            domain, capacity = level.domain[rows], fit[rows]
+            codes = region[rows] * (int(outer.max(initial=0)) + 1) + outer[rows]
             of = numbered(codes)
             if len(sizes) > 1:
-                cost, inside = best_region_of_two(of, domain, fit, sizes)
+                cost, inside = best_region_of_two(of, domain, capacity, sizes)
             else:
-                cost, inside = best_region(of, domain, fit, sizes[0], limit, parts)
+                parts = domain if limit is None else limit.level.domain[rows]
+                cost, inside = best_region(of, domain, capacity, sizes[0], limit, parts)
             if cost < best:
-                best, chosen = cost, nodes[inside]
+                best, chosen = cost, rows[inside]
             if best <= enough:
                 break
         return chosen[np.argsort(level.domain[chosen], kind="stable")]
@@ -616,11 +620,16 @@ class _PreferredSearch:
         return next(limits, None)
 
     def _wider(self, level: CountedLevel) -> Iterator[Ints]:
-        """Yield the domains per node of each key of which a domain of a level is in one domain, the narrowest first; then one of all."""
+        """Yield the domains per node of each key of which a domain of a level is in one domain, the narrowest first; then one of all.
+
+        Those of nodes without the label are -1.
+        """
         keys = {*self.keys, *(near.count.level.key for near in self.near), *self._levels}
         levels = [self._level(key) for key in keys if key != level.key]
         levels.sort(key=lambda other: (-other.labelled, other.key))
-        yield from (other.domain for other in levels if self._inside(level, other))
+        for other in levels:
+            if self._inside(level, other):
+                yield np.where(other.domain < other.labelled, other.domain, -1)
         yield np.zeros(len(level.domain), dtype=np.int64)
 
     def _capacity_for(
@@ -775,7 +784,6 @@ class _PreferredSearch:
         self._spend(
             len(self.problem.groups) // GROUPS_PER_STEP
             + self.problem.node_table.size // NODES_PER_STEP
-            + 1
         )
         if not tight:
             return self.problem
