@@ -18,6 +18,7 @@ from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 
 DomainKey: TypeAlias = "tuple[str, ...] | str"  # of a level, or a single topology key
 KEY_MAX = 1 << 62
+MANY_ROWS = 1000
 DomainCounts: TypeAlias = "Callable[[int, DomainKey, Ints], Ints]"  # of a kind, per domain
 
 
@@ -126,7 +127,7 @@ class Compactness:
         inside: Ints,
         capacity: Callable[[CompiledGroup, DomainKey, Ints], Ints],
         scores: Ints,
-    ) -> list[Ints]:
+    ) -> list[Ints | Bools]:
         """Return the columns by which domains of a group are sorted, the most important first.
 
         Slices are alike: one that fits into a used domain never needs another one for that, and a domain counts with the whole slices
@@ -305,15 +306,17 @@ def fewest_first(totals: Ints, used: Bools, scores: Ints | None, left: int) -> I
     return np.append(order[:taken], last.min())
 
 
-def packed(columns: Sequence[Ints | Bools]) -> list[Ints]:
-    """Return fewer columns that order rows as these do, the most important first; sorts take time for each one.
+def packed(columns: Sequence[Ints | Bools]) -> list[Ints | Bools]:
+    """Return columns that order rows as these do, the most important first: of many rows fewer ones, because each is sorted.
 
-    >>> packed([np.array([True, False]), np.array([5, 7]), np.array([3, 3])])
-    [array([3, 2])]
+    >>> [int(key) for key in packed([np.repeat([True, False], 600), np.arange(1200)])[0][[0, 1199]]]
+    [1200, 1199]
     """
-    result = [np.zeros(len(columns[0]), dtype=np.int64)]
+    if len(columns[0]) < MANY_ROWS:
+        return [*columns]
+    result: list[Ints | Bools] = [np.zeros(len(columns[0]), dtype=np.int64)]
     room = KEY_MAX
-    for column in columns if len(columns[0]) else ():
+    for column in columns:
         least = int(column.min())
         if (span := int(column.max()) - least + 1) == 1:
             continue

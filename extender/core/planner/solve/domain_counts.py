@@ -98,10 +98,10 @@ class GroupPods:
 
     def domains(self, solution: Solution, level: CountedLevel) -> int:
         """Return in how many domains of a level the group is."""
-        nodes, pods = self.nodes(solution)
+        nodes, _ = self.nodes(solution)
         if level.key not in self._domains:
-            used = np.unique(level.domain[np.append(nodes[pods > 0], self.bound_nodes)])
-            broken = self.missing > 0 or used.max(initial=-1) >= level.labelled
+            used = {*level.domain[nodes].tolist(), *level.domain[self.bound_nodes].tolist()}
+            broken = self.missing > 0 or max(used, default=-1) >= level.labelled
             number = max(len(used) + self.missing, BROKEN if broken else 1)
             self._domains[level.key] = number
         return self._domains[level.key]
@@ -145,11 +145,7 @@ class GroupPods:
         """Return how many of its pods the best single domain can hold, bound ones counted."""
         if not level.labelled:
             return 0
-        per_node = problem.pods().per_node(self.kinds)
-        labelled = level.domain < level.labelled
-        totals = np.bincount(
-            level.domain[labelled], weights=per_node[labelled], minlength=level.labelled
-        ).astype(np.int64)
+        totals = problem.pods().total_by(self.kinds, level.key, level.domain)[: level.labelled]
         bound = np.bincount(
             [d for d in level.domain[self.bound_nodes].tolist() if d < level.labelled],
             minlength=level.labelled,
@@ -177,7 +173,8 @@ def filled(of: Ints, capacity: Ints, pods: Ints, opened: Bools | None = None) ->
     order = np.argsort(keys, kind="stable")
     of, capacity = of[order], capacity[order]
     sums = np.append(0, np.cumsum(capacity))
-    before = sums[:-1] - sums[np.searchsorted(of, of)]
+    first = np.searchsorted(of, np.arange(len(pods)))
+    before = sums[:-1] - sums[first][of]
     return order, np.clip(pods[of] - before, 0, capacity)
 
 
@@ -203,7 +200,10 @@ def numbered(codes: Ints) -> Ints:
     >>> numbered(np.array([7, 3, 7]))
     array([1, 0, 1])
     """
-    if codes.max(initial=0) > len(codes) * 4:
+    most = codes.max(initial=0)
+    if most == codes.min(initial=most):
+        return np.zeros(len(codes), dtype=np.int64)
+    if most > len(codes) * 4:
         return np.unique(codes, return_inverse=True)[1].reshape(-1)
     occurs = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
     occurs[codes] = 1
@@ -226,17 +226,20 @@ def merged(of: Ints, domain: Ints, capacity: Ints, outer: Ints) -> tuple[Ints, I
 
 
 def paired(of: Ints, domain: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return region and number of each domain in a region, ordered by domain in each of them, and the position of each node among these.
+    """Return region and number of each domain in a region, and the position of each node among these.
 
     Args:
         of: The region of each node.
         domain: Of each node.
     """
     width = int(domain.max(initial=-1)) + 1
+    nodes = np.bincount(domain, minlength=width)
+    if nodes.max(initial=0) <= 1:
+        return of, domain, np.arange(len(of))
     region = np.zeros(width, dtype=np.int64)
     region[domain] = of
     if (region[domain] == of).all():  # no domain is in two regions
-        domains = np.flatnonzero(np.bincount(domain, minlength=width))
+        domains = np.flatnonzero(nodes)
         return region[domains], domains, numbered(domain)
     pairs, at = np.unique(of * width + domain, return_inverse=True)
     return pairs // width, pairs % width, at.reshape(-1)

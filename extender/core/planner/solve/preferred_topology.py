@@ -14,6 +14,7 @@ CP-SAT decide it as any other request.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -136,6 +137,7 @@ class _PreferredSearch:
         self.left = part if limit is None else min(part, limit)
         self.spent = 0
         self._levels: dict[str, CountedLevel] = {}
+        self._nested: dict[tuple[str, str], bool] = {}
         self._pods: dict[int, GroupPods] = {}  # by group
         self.near = self._read_near()
         self.wishes = self._read_wishes()
@@ -191,8 +193,12 @@ class _PreferredSearch:
 
     def _inside(self, level: CountedLevel, other: CountedLevel) -> bool:
         """Return whether a group in one domain of a level is in one of another."""
-        outer = self.problem.node_table.outer_domains(level.key, other.key)
-        return outer is not None and bool((outer[: level.labelled] < other.labelled).all())
+        keys = level.key, other.key
+        if keys not in self._nested:
+            outer = self.problem.node_table.outer_domains(*keys)
+            nested = outer is not None and bool((outer[: level.labelled] < other.labelled).all())
+            self._nested[keys] = nested
+        return self._nested[keys]
 
     def _read_wishes(self) -> list[_Wish]:
         return [
@@ -552,11 +558,16 @@ class _PreferredSearch:
             region: Of each node; a domain of a wider key in it is preferred where it is as good.
         """
         nodes = np.flatnonzero(fit)
-        if len(sizes) == 1:  # one with a pod on a node without the label is never whole
+        candidates = [nodes]
+        if len(sizes) == 1:
+            # one with a pod on a node without the label is never whole
             labelled = nodes[level.domain[nodes] < level.labelled]
             nodes = labelled if int(fit[labelled].sum()) >= sizes[0] else nodes
+            # first those that so few domains need
+            few = in_parts(fit, DomainCount((), level, enough), sizes[0])[nodes] > 0
+            candidates = [nodes[few], nodes]
         best, chosen = math.inf, nodes[:0]
-        for outer in self._wider(level):
+        for nodes, outer in itertools.product(candidates, self._wider(level)):
             rows = nodes[outer[nodes] >= 0]
             domain, capacity = level.domain[rows], fit[rows]
             codes = region[rows] * (int(outer.max(initial=0)) + 1) + outer[rows]
