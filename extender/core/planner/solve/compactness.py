@@ -315,15 +315,15 @@ def packed(columns: Sequence[Ints | Bools]) -> list[Ints | Bools]:
     if len(columns[0]) < MANY_ROWS:
         return [*columns]
     result: list[Ints | Bools] = [np.zeros(len(columns[0]), dtype=np.int64)]
-    room = KEY_MAX
+    free = KEY_MAX
     for column in columns:
         least = int(column.min())
         if (span := int(column.max()) - least + 1) == 1:
             continue
-        if span > room:
-            room = KEY_MAX
+        if span > free:
+            free = KEY_MAX
             result.append(column - np.int64(least))
         else:
             result[-1] = result[-1] * span + (column - np.int64(least))
-        room //= span
+        free //= span
     return result
