@@ -17,8 +17,6 @@ from extender.core.planner.model.node_table import Bools, Ints, Level
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 
 DomainKey: TypeAlias = "tuple[str, ...] | str"  # of a level, or a single topology key
-KEY_MAX = 1 << 62
-MANY_ROWS = 1000
 DomainCounts: TypeAlias = "Callable[[int, DomainKey, Ints], Ints]"  # of a kind, per domain
 
 
@@ -127,7 +125,7 @@ class Compactness:
         inside: Ints,
         capacity: Callable[[CompiledGroup, DomainKey, Ints], Ints],
         scores: Ints,
-    ) -> list[Ints | Bools]:
+    ) -> list[Ints]:
         """Return the columns by which domains of a group are sorted, the most important first.
 
         Slices are alike: one that fits into a used domain never needs another one for that, and a domain counts with the whole slices
@@ -165,7 +163,7 @@ class Compactness:
                 np.where(holds, 0, -whole),
             ]
             tightest.append(total)
-        return packed([*fewest, -scores, *tightest])
+        return [*fewest, -scores, *tightest]
 
     def _opened_domains(self, scope: int, key: DomainKey, domain: Ints) -> Ints:
         """Return the pods of a scope per domain."""
@@ -288,42 +286,16 @@ def fewest_first(totals: Ints, used: Bools, scores: Ints | None, left: int) -> I
     >>> fewest_first(np.array([2, 5, 3, 4]), np.array([True, False, False, False]), None, 2)
     array([0])
     """
-    rows = np.flatnonzero(totals)
-    keys: list[Ints | Bools] = [~used[rows], -totals[rows]]
-    if scores is not None:
-        keys.append(-scores[rows])
-    order = rows[np.lexsort(packed(keys)[::-1])]  # stable: equal ones by position
+    keys = (-totals, ~used) if scores is None else (-scores, -totals, ~used)
+    order = np.lexsort(keys)  # stable: equal ones by position
+    order = order[totals[order] > 0]
     sums = np.cumsum(totals[order])
     taken = int(np.searchsorted(sums, left))
     if taken >= len(order):
         return order
     rest = left - (int(sums[taken - 1]) if taken else 0)
-    last = order[taken:]
-    last = last[totals[last] >= rest]
-    for column in (~used, totals) if scores is None else (~used, -scores, totals):
-        values = column[last]
-        last = last[values == values.min()]
-    return np.append(order[:taken], last.min())
-
-
-def packed(columns: Sequence[Ints | Bools]) -> list[Ints | Bools]:
-    """Return columns that order rows as these do, the most important first: of many rows fewer ones, because each is sorted.
-
-    >>> [int(key) for key in packed([np.repeat([True, False], 600), np.arange(1200)])[0][[0, 1199]]]
-    [1200, 1199]
-    """
-    if len(columns[0]) < MANY_ROWS:
-        return [*columns]
-    result: list[Ints | Bools] = [np.zeros(len(columns[0]), dtype=np.int64)]
-    free = KEY_MAX
-    for column in columns:
-        least = int(column.min())
-        if (span := int(column.max()) - least + 1) == 1:
-            continue
-        if span > free:
-            free = KEY_MAX
-            result.append(column - np.int64(least))
-        else:
-            result[-1] = result[-1] * span + (column - np.int64(least))
-        free //= span
-    return result
+    others = order[taken:]
+    others = others[totals[others] >= rest]
+    ties = (totals[others],) if scores is None else (totals[others], -scores[others])
+    last = others[np.lexsort((others, *ties, ~used[others]))[:1]]
+    return np.concatenate((order[:taken], last))
