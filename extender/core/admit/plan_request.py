@@ -20,6 +20,7 @@ from extender.core.capacity.capacity_claims import lost_members, nodes_of_replac
 from extender.core.capacity.free_capacity import NO_HOLDS, NodeRowCache
 from extender.core.log.capacity_claim import claims_by_node
 from extender.core.log.reservation_state import (
+    EMPTY,
     BoundMember,
     GangState,
     RejectionKey,
@@ -52,12 +53,12 @@ from extender.core.planner.plan_types import (
     with_slices,
 )
 from extender.core.workloads.kinds.job_kind import INDEX_LABEL as COMPLETION_INDEX
-from extender.core.workloads.kinds.jobset_kind import JOB_INDEX_LABEL
+from extender.core.workloads.kinds.jobset_kind import JOB_INDEX_LABEL, PER_REPLICATED_JOB
 from extender.core.workloads.kinds.kubeflow_kinds import REPLICA_INDEX_LABEL
 from extender.core.workloads.kinds.leaderworkerset_kind import WORKER_INDEX
 from extender.core.workloads.kinds.plain_pods_kind import plain_uid
 from extender.core.workloads.kinds.statefulset_kind import POD_INDEX
-from extender.core.workloads.workload_object import MANAGED_BY, MIN_ANNOTATION
+from extender.core.workloads.workload_object import LEAF_LABEL, MANAGED_BY, MIN_ANNOTATION
 
 # --- lost members of a running gang of which no node of their domain is left: what `lostMembers` of their group asks for (D26)
 
@@ -74,15 +75,30 @@ def choices_of(state: ReservationState, tree: Tree, request: PlanRequest) -> fro
         state: The reservation state; its last decision about the tree is a refusal of the request.
         request: Its plan request, with the required keys.
     """
+    root = state.gangs.get(tree.root.uid)
+    if root is None or root.last_decision is None or root.last_decision.outcome != _PROVED:
+        return frozenset()
+    return choices_when_refused(state, tree, request)
+
+
+def choices_when_refused(
+    state: ReservationState, tree: Tree, request: PlanRequest
+) -> frozenset[LostMembers]:
+    """Return the same of a request that was just refused as impossible, whatever the last decision is.
+
+    Args:
+        state: Empty: nothing is known but the pods, and a gang of which some have a node runs.
+        request: Its plan request, with the required keys.
+    """
     asking = {
         g.key: g.constraints.lost_members
         for g in tree.groups
         if g.constraints.lost_members != "Wait"
     }
     root = state.gangs.get(tree.root.uid)
-    if not asking or root is None or root.phase != "scheduled" or root.last_loss is None:
+    if not asking or (root is None and state is not EMPTY):
         return frozenset()
-    if root.last_decision is None or root.last_decision.outcome != _PROVED:
+    if root is not None and (root.phase != "scheduled" or root.last_loss is None):
         return frozenset()
     if satisfied_by_bound(request.root):  # members beyond the minimum wait
         return frozenset()
@@ -514,7 +530,11 @@ def _ranks(pods: Sequence[Pod]) -> Mapping[PodUid, int]:
         if labels[-1] in pods[0].labels:
             ranks = {pod.uid: rank for pod in pods if (rank := _rank(pod, labels)) is not None}
             if len(ranks) == len({*ranks.values()}) == len(pods):
-                return ranks
+                # of a leaf with several Jobs a pod keeps its position among all of them, also where one is left
+                several = pods[0].labels.get(LEAF_LABEL) == PER_REPLICATED_JOB
+                if several or len({rank // RANK_STEP for rank in ranks.values()}) > 1:
+                    return ranks
+                return {uid: rank % RANK_STEP for uid, rank in ranks.items()}
     return {}
 
 

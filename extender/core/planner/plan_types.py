@@ -142,7 +142,7 @@ def work_min(shape: PodShape, since_us: int, now_min: int) -> int:
 # --- the request and its results
 
 # Part of every recorded decision; increased by a change that can alter a result.
-PLANNER_VERSION = "16"
+PLANNER_VERSION = "17"
 SEARCH_BUDGET = 20_000  # search nodes of one plan, by default
 SECONDS_OF_BUDGET = 2  # of CPU time, that so many search nodes take at most on a current machine
 
@@ -719,8 +719,6 @@ def _positions(leaf: PlanGroup) -> dict[PodUid, int]:
         return {}
     inner = {uid: rank % RANK_STEP for uid, rank in ranked.items()}
     outer = {uid: rank // RANK_STEP for uid, rank in ranked.items()}
-    if len({*outer.values()}) == 1:
-        return inner
     if len({*inner.values()}) == 1:
         return outer
     each = max(inner.values()) + 1  # pods of a Job

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
@@ -588,7 +588,7 @@ def _basic(
                 workload, leaf, plain, _one_priority_class(workload, leaf), "", is_root=True
             )
         ]
-        _check_names(workload, groups)
+        _check_names(workload, leaves, groups)
     except InvalidPolicy as invalid:
         return CompiledTree(outcome="refused", refusal=invalid.refusal)
     return CompiledTree(outcome="basic", groups=tuple(groups), refusal=refusal)
@@ -773,11 +773,22 @@ def _groups(
             text = f"the tree would have {depth} levels{above}, at most {DEPTH_MAX} are allowed; leave one out, {help_}"
             raise _invalid(workload, "TooDeep", "metadata.annotations", text)
         specs += _groups_of(workload, root, policy, priority_class, policy.parent, is_root=True)
-    _check_names(workload, specs)
+    _check_names(workload, roots, specs)
     return tuple(specs)
 
 
-def _check_names(workload: WorkloadObject, groups: Iterable[GroupSpec]) -> None:
+def _called(part: Part, above: str = "") -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield kind and name of the group of each part, and what a user calls the part: its role, or one of the role above."""
+    kind = "PodGroup" if isinstance(part, Leaf) else "CompositePodGroup"
+    of = f"a group of {above}" if above else "the whole workload"
+    yield (kind, part.name), part.role or of
+    for child in () if isinstance(part, Leaf) else part.children:
+        yield from _called(child, part.role or above)
+
+
+def _check_names(
+    workload: WorkloadObject, roots: Iterable[Part], groups: Iterable[GroupSpec]
+) -> None:
     """Raise InvalidPolicy if a group cannot have its name, or two groups have one name."""
     taken = set()
     for group in groups:
@@ -789,11 +800,13 @@ def _check_names(workload: WorkloadObject, groups: Iterable[GroupSpec]) -> None:
             )
             raise _invalid(workload, "InvalidName", "metadata.name", text)
         if (group.kind, group.name) in taken:
-            text = (
-                f"two parts would both be {group.kind} {group.name}; give the workload or its parts other names, and "
-                "shorter ones if they differ only behind the first characters"
+            parts = (pair for root in roots for pair in _called(root))
+            both = " and ".join(text for key, text in parts if key == (group.kind, group.name))
+            shorter = ", a shorter one: of long names only the end is kept" * (
+                len(group.name) == NAME_MAX
             )
-            raise _invalid(workload, "NamesCollide", "metadata.name", text)
+            text = f"{both} would both be {group.kind} {group.name}; give one of the two another name{shorter}"
+            raise _invalid(workload, "NamesCollide", "spec", text)
         taken.add((group.kind, group.name))
 
 

@@ -358,7 +358,9 @@ def planned_finding(
         text = waiting_text(first)
         return Finding(subject=who, text=text, checks=checks, reasons=tuple(others))
     finding = _refused(who, _decision(verdict), NOW, was, unexamined="unknown")
-    finding = msgspec.structs.replace(finding, reasons=(*finding.reasons, *lost_in_vain))
+    finding = msgspec.structs.replace(
+        finding, reasons=tuple(dict.fromkeys((*finding.reasons, *lost_in_vain)))
+    )
     if groups_known and verdict.verdict == "impossible":
         finding = msgspec.structs.replace(finding, text=f"{finding.text}; {_grown(verdict)}")
     if verdict.verdict == "unknown" and verdict.when_empty != "never":

@@ -17,11 +17,14 @@ from extender.core.admit.gang_sentences import WishLine, plan_lines
 from extender.core.admit.node_rejections import NodeRejections
 from extender.core.admit.plan_request import (
     TreeParts,
+    choices_when_refused,
     foreign_gates,
+    in_vain_text,
     is_candidate,
     lacking_texts,
     plan_request,
     ruled_part,
+    with_wider_domains,
 )
 from extender.core.admit.tree_warnings import collect_warnings, template_mismatches
 from extender.core.capacity.free_capacity import NodeRowCache
@@ -38,9 +41,11 @@ from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
     Conflict,
     Plan,
+    PlanRequest,
     Refusal,
     Relaxation,
     SearchEffort,
+    Verdict,
     WhenEmpty,
     map_groups,
 )
@@ -617,6 +622,21 @@ class _Planned(msgspec.Struct, frozen=True):
     extras: tuple[PodUid, ...] = ()  # that it places beyond the minimum
 
 
+def _widened(
+    state: ReservationState, tree: Tree, request: PlanRequest, verdict: Verdict
+) -> tuple[Verdict, tuple[str, ...]]:
+    """Return the verdict with lost members in other domains where their group asks for that and they have no place in its own; and why."""
+    if not isinstance(verdict, Refusal) or verdict.outcome != "impossible":
+        return verdict, ()
+    if "Widen" not in choices_when_refused(state, tree, request):
+        return verdict, ()
+    wider = plan(with_wider_domains(request, tree, proved=True))
+    if not isinstance(wider, Plan) or not wider.assignments:
+        return verdict, (in_vain_text("Widen", wider),)
+    text = "no node of the domain takes the lost members (proved), so they go to the nearest other ones"
+    return wider, (f"lostMembers Widen: {text}",)
+
+
 def _planned(
     view: ClusterView, tree: Tree, kind: str, rows: NodeRowCache, question: PlanInput
 ) -> _Planned:
@@ -641,6 +661,7 @@ def _planned(
         budget=question.budget,
         rejections=NodeRejections().holding(view, state, moment.now_us // 1000),
     )
+    without_evictions = request
     nodes, table = request.nodes, rows.table(request.nodes)
     first = plan(msgspec.structs.replace(request, explain=False), node_table=table)
     if may_trigger_preemption(request, first):
@@ -681,6 +702,8 @@ def _planned(
         return _placed(view, tree, kind, preemption.plan, notes, preemption.search, question)
     if preemption is not None and judged.notes and question.preemption:
         notes = msgspec.structs.replace(notes, texts=(*_texts(preemption, question), *texts))
+    verdict, widened = _widened(state, tree, without_evictions, verdict)
+    notes = msgspec.structs.replace(notes, texts=(*widened, *notes.texts))
     if isinstance(verdict, Plan):
         return _placed(view, tree, kind, verdict, notes, verdict.search, question)
     changes = change_texts(verdict.changes, question.origins)

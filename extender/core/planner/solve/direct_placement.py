@@ -21,6 +21,7 @@ from extender.core.planner.solve.domain_counts import (
 )
 
 MORE_DOMAINS = 4  # that are tried beyond a bound on domains
+REGIONS = 4  # that are tried for a group, those with most pods of another one beside it
 
 
 def best_region(
@@ -48,7 +49,7 @@ def best_region(
     if limit is None:
         return float(needed[best]), np.flatnonzero(inside)
     for number in range(int(needed[best]), int(needed[best]) + MORE_DOMAINS):
-        for option in options:
+        for option in (options[-1], *options[:-1]):
             used = option.domains[option.of == best][:number]
             largest = np.sort(capacity[(by == best) & np.isin(domain, used)])[::-1]
             if int(largest[: limit.most].sum()) >= pods:
@@ -148,6 +149,53 @@ def divided_by_weight(
             parts[group][inside[order]] = amounts
             left[group] -= int(amounts.sum())
     return parts[0], parts[1]
+
+
+def placed_beside(
+    domain: Ints,
+    regions: Sequence[Ints],
+    fits: Sequence[Ints],
+    sizes: Sequence[int],
+    weights: Sequence[int],
+    parts: Sequence[Ints],
+) -> tuple[Ints, Ints] | None:
+    """Return how many pods of two groups each node gets that no region holds together, most pods of the second one beside the first.
+
+    The first group is in one region, inside one domain, the second one in the other domains with what has no place there. None: no
+    region has one.
+
+    Args:
+        domain: Of each node.
+        regions: Of each group per node; -1: it cannot be there.
+        fits: How many pods of each group each node can have.
+        weights: How much space a pod of each group takes.
+        parts: Of each group per node, of which few are used.
+    """
+    first, second = np.zeros(len(domain), dtype=np.int64), np.zeros(len(domain), dtype=np.int64)
+    able = np.flatnonzero(fits[0])
+    totals = np.bincount(regions[0][able], weights=fits[0][able]).astype(np.int64)
+    outer = np.zeros(len(totals), dtype=np.int64)
+    outer[regions[0][able]] = domain[able]
+    space = np.maximum(fits[0] * weights[0], fits[1] * weights[1])
+    left = np.bincount(domain, weights=space).astype(np.int64) - sizes[0] * weights[0]
+    beside = np.minimum(np.bincount(domain, weights=fits[1]), left // weights[1])
+    holds = np.flatnonzero(totals >= sizes[0])
+    order = np.lexsort((totals[holds], -np.clip(beside[outer[holds]], 0, sizes[1])))
+    for region in holds[order][:REGIONS].tolist():
+        inside = able[regions[0][able] == region]
+        first[:] = second[:] = 0
+        first[inside] = divided(parts[0][inside], fits[0][inside], sizes[:1])[0]
+        fit = np.minimum(fits[1], (space - first * weights[0]) // weights[1])
+        fit[(regions[1] < 0) | (regions[1] != regions[1][inside[0]])] = 0
+        pods = sizes[1]
+        for near, few in ((domain == outer[region], parts[1]), (domain != outer[region], domain)):
+            rows = np.flatnonzero(near & (fit > 0))
+            if (number := min(int(fit[rows].sum()), pods)) > 0:
+                second[rows] = divided(few[rows], fit[rows], [number])[0]
+                pods -= number
+        if not pods:
+            return first, second
+    return None
 
 
 def tightest_for_shares(capacity: Ints, number: int, pods: int) -> Ints:

@@ -54,6 +54,7 @@ class GroupPods:
         self.index = index
         self._leaves: list[dict[int, dict[int, int]]] = []  # of which `_nodes` are
         self._nodes = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        self._domains: dict[str, int] = {}  # that these are in, by key
         groups = problem.groups
         below = {index}
         for group in groups[index + 1 :]:  # parents come before children
@@ -76,7 +77,7 @@ class GroupPods:
             on_nodes = [nodes for placed in leaves for nodes in placed.values()]
             nodes = np.array([node for each in on_nodes for node in each], dtype=np.int64)
             pods = np.array([n for each in on_nodes for n in each.values()], dtype=np.int64)
-            self._leaves, self._nodes = leaves, (nodes, pods)
+            self._leaves, self._nodes, self._domains = leaves, (nodes, pods), {}
         return self._nodes
 
     def number(self, solution: Solution) -> int:
@@ -97,9 +98,13 @@ class GroupPods:
 
     def domains(self, solution: Solution, level: CountedLevel) -> int:
         """Return in how many domains of a level the group is."""
-        used = np.flatnonzero(self.per_domain(solution, level))
-        broken = self.missing > 0 or used.max(initial=-1) >= level.labelled
-        return max(len(used) + self.missing, BROKEN if broken else 1)
+        nodes, _ = self.nodes(solution)
+        if level.key not in self._domains:
+            used = {*level.domain[nodes].tolist(), *level.domain[self.bound_nodes].tolist()}
+            broken = self.missing > 0 or max(used, default=-1) >= level.labelled
+            number = max(len(used) + self.missing, BROKEN if broken else 1)
+            self._domains[level.key] = number
+        return self._domains[level.key]
 
     def fewest(
         self,
@@ -107,11 +112,13 @@ class GroupPods:
         level: CountedLevel,
         least: int,
         limit: DomainCount | None = None,
+        enough: int = FIT_MAX,
     ) -> int:
         """Return a lower bound on the domains, if at least so many new pods are placed: whole pods per node are counted.
 
         Args:
             limit: The domains of a narrower level that the group is in at most.
+            enough: A bound that need not be bettered.
         """
         group = problem.groups[self.index]
         per_node = problem.pods().per_node(self.kinds)
@@ -130,17 +137,15 @@ class GroupPods:
         needed = np.zeros(int(of.max(initial=-1)) + 1, dtype=np.int64)
         for option in by_price(of, domain, capacity, least, limit, opened):
             needed = np.maximum(needed, option.needed)
+            if start + int(needed.min(initial=least)) >= enough:
+                break
         return max(start + int(needed.min(initial=least)), 1)
 
     def largest(self, problem: PlacementProblem, level: CountedLevel) -> int:
         """Return how many of its pods the best single domain can hold, bound ones counted."""
         if not level.labelled:
             return 0
-        per_node = problem.pods().per_node(self.kinds)
-        labelled = level.domain < level.labelled
-        totals = np.bincount(
-            level.domain[labelled], weights=per_node[labelled], minlength=level.labelled
-        ).astype(np.int64)
+        totals = problem.pods().total_by(self.kinds, level.key, level.domain)[: level.labelled]
         bound = np.bincount(
             [d for d in level.domain[self.bound_nodes].tolist() if d < level.labelled],
             minlength=level.labelled,
@@ -168,8 +173,25 @@ def filled(of: Ints, capacity: Ints, pods: Ints, opened: Bools | None = None) ->
     order = np.argsort(keys, kind="stable")
     of, capacity = of[order], capacity[order]
     sums = np.append(0, np.cumsum(capacity))
-    before = sums[:-1] - sums[np.searchsorted(of, of)]
+    first = np.searchsorted(of, np.arange(len(pods)))
+    before = sums[:-1] - sums[first][of]
     return order, np.clip(pods[of] - before, 0, capacity)
+
+
+def in_parts(fit: Ints, limit: DomainCount | None, pods: int) -> Ints:
+    """Return how many pods nodes can have: none in a part that holds fewer than the largest others, as many as may be used, leave over.
+
+    Args:
+        fit: Per node.
+        limit: How many parts may be used, if that is limited.
+        pods: All of them.
+    """
+    if limit is None:
+        return fit
+    part = limit.level.domain
+    totals = np.bincount(part, weights=fit).astype(np.int64)
+    largest = np.sort(totals)[::-1][: max(limit.most - 1, 0)]
+    return np.where(totals[part] >= pods - int(largest.sum()), fit, 0)
 
 
 def numbered(codes: Ints) -> Ints:
@@ -178,7 +200,10 @@ def numbered(codes: Ints) -> Ints:
     >>> numbered(np.array([7, 3, 7]))
     array([1, 0, 1])
     """
-    if codes.max(initial=0) > len(codes) * 4:
+    most = codes.max(initial=0)
+    if most == codes.min(initial=most):
+        return np.zeros(len(codes), dtype=np.int64)
+    if most > len(codes) * 4:
         return np.unique(codes, return_inverse=True)[1].reshape(-1)
     occurs = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
     occurs[codes] = 1
@@ -201,17 +226,20 @@ def merged(of: Ints, domain: Ints, capacity: Ints, outer: Ints) -> tuple[Ints, I
 
 
 def paired(of: Ints, domain: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return region and number of each domain in a region, ordered by domain in each of them, and the position of each node among these.
+    """Return region and number of each domain in a region, and the position of each node among these.
 
     Args:
         of: The region of each node.
         domain: Of each node.
     """
     width = int(domain.max(initial=-1)) + 1
+    nodes = np.bincount(domain, minlength=width)
+    if nodes.max(initial=0) <= 1:
+        return of, domain, np.arange(len(of))
     region = np.zeros(width, dtype=np.int64)
     region[domain] = of
     if (region[domain] == of).all():  # no domain is in two regions
-        domains = np.flatnonzero(np.bincount(domain, minlength=width))
+        domains = np.flatnonzero(nodes)
         return region[domains], domains, numbered(domain)
     pairs, at = np.unique(of * width + domain, return_inverse=True)
     return pairs // width, pairs % width, at.reshape(-1)
@@ -243,13 +271,15 @@ def by_price(
     regions = int(of.max(initial=-1)) + 1
     by, domains, at = paired(of, domain)
     is_open = np.isin(domains, opened) if len(opened) else None
-    values = [0]
-    if limit is not None and len(
-        capacity
-    ):  # best is what the last part holds that is used, or a little less
-        distinct, number = np.unique(-capacity, return_counts=True)
-        last = int(np.searchsorted(np.cumsum(number), limit.most))
-        values += (-distinct[last : last + PRICES]).tolist()
+    values: list[int] = []
+    if limit is not None:  # best is what the last part holds that is used, or a little less
+        ascending = np.sort(capacity)
+        last = len(ascending) - limit.most
+        while last >= 0 and len(values) < PRICES:
+            values.append(int(ascending[last]))
+            last = int(np.searchsorted(ascending, values[-1])) - 1
+    if 0 not in values:
+        values.append(0)
     for price in values:
         beyond = np.maximum(capacity - price, 0)
         totals = np.bincount(at, weights=beyond, minlength=len(by)).astype(np.int64)
@@ -317,6 +347,7 @@ class PairCount:
         problem: PlacementProblem,
         solution: Solution,
         most: Sequence[int] = (FIT_MAX, FIT_MAX),
+        limits: Sequence[DomainCount | None] = (None, None),
     ) -> int:
         """Return a lower bound on the pairs, for placements that have as many pods of each group as this one.
 
@@ -324,6 +355,7 @@ class PairCount:
 
         Args:
             most: In how many domains each group is at most.
+            limits: The domains of a narrower level that each group is in at most.
         """
         if any(group.missing for group in self.groups):
             return 0
@@ -341,7 +373,7 @@ class PairCount:
             together = min(together, *self._by_resource(problem, sizes, together))
         for whole in (0, 1):
             if most[whole] == 1 and not any(group.bound for group in self.groups):
-                beside = self._beside(problem, whole, sizes, most[1 - whole])
+                beside = self._beside(problem, whole, sizes, most[1 - whole], limits)
                 together = min(together, sizes[whole] * beside)
         return sizes[0] * sizes[1] - together
 
@@ -372,15 +404,24 @@ class PairCount:
             yield (squares * used - (need[0] - need[1]) ** 2) // (4 * used * asks[0] * asks[1])
 
     def _beside(
-        self, problem: PlacementProblem, whole: int, sizes: Sequence[int], most: int
+        self,
+        problem: PlacementProblem,
+        whole: int,
+        sizes: Sequence[int],
+        most: int,
+        limits: Sequence[DomainCount | None],
     ) -> int:
         """Return how many pods of the other group can be in the domain that has all pods of one; `most`: its domains at most."""
         of_whole, other = self.groups[whole].kinds, self.groups[1 - whole].kinds
         pods = sizes[1 - whole]
-        per_node = problem.pods().per_node(other)
+        own, per_node = (
+            in_parts(problem.pods().per_node(self.groups[at].kinds), limits[at], sizes[at])
+            for at in (whole, 1 - whole)
+        )
         alone = np.bincount(self.level.domain, weights=per_node).astype(np.int64)
-        left = alone.copy()
-        usable = (per_node > 0) | (problem.pods().per_node(of_whole) > 0)
+        holds = np.bincount(self.level.domain, weights=own) >= sizes[whole]
+        left = np.where(holds, alone, 0)
+        usable = (per_node > 0) | (own > 0)
         for axis in range(problem.requests.shape[1]):
             ask = int(problem.requests[other, axis].min())
             if ask:

@@ -14,6 +14,7 @@ CP-SAT decide it as any other request.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -37,6 +38,7 @@ from extender.core.planner.solve.direct_placement import (
     divided,
     divided_by_weight,
     equal_shares,
+    placed_beside,
     tightest_for_shares,
 )
 from extender.core.planner.solve.domain_counts import (
@@ -47,6 +49,7 @@ from extender.core.planner.solve.domain_counts import (
     PairCount,
     ShareCount,
     TopologyCount,
+    in_parts,
     numbered,
     solve_counts,
 )
@@ -134,6 +137,7 @@ class _PreferredSearch:
         self.left = part if limit is None else min(part, limit)
         self.spent = 0
         self._levels: dict[str, CountedLevel] = {}
+        self._nested: dict[tuple[str, str], bool] = {}
         self._pods: dict[int, GroupPods] = {}  # by group
         self.near = self._read_near()
         self.wishes = self._read_wishes()
@@ -189,8 +193,12 @@ class _PreferredSearch:
 
     def _inside(self, level: CountedLevel, other: CountedLevel) -> bool:
         """Return whether a group in one domain of a level is in one of another."""
-        outer = self.problem.node_table.outer_domains(level.key, other.key)
-        return outer is not None and bool((outer[: level.labelled] < other.labelled).all())
+        keys = level.key, other.key
+        if keys not in self._nested:
+            outer = self.problem.node_table.outer_domains(*keys)
+            nested = outer is not None and bool((outer[: level.labelled] < other.labelled).all())
+            self._nested[keys] = nested
+        return self._nested[keys]
 
     def _read_wishes(self) -> list[_Wish]:
         return [
@@ -276,6 +284,11 @@ class _PreferredSearch:
     def _most_whole(self, unit: list[_Wish], level: CountedLevel) -> tuple[int, bool]:
         """Find of how many groups, the first ones of a unit, each can be in one domain; and whether no more is proved."""
         low = self._put_whole_first(unit, level)
+        for wish in unit[low:]:
+            if self.left > 0 and self._each_fits_alone({wish.group.index: level.key}):
+                count = DomainCount((wish.pods,), level, 0)
+                self._place_directly([wish.group], count, self._kept(), 1)
+        low = self._put_whole_first(unit, level)
         high, proved = len(unit), True
         middle = high
         while low < high:
@@ -319,7 +332,8 @@ class _PreferredSearch:
             for wish in wishes:
                 least = max(self.at_least - self._others(wish), 0)
                 limit = self._limit(wish.group, level)
-                fewest = wish.pods.fewest(problem, level, least, limit)
+                enough = wish.pods.domains(self.solution, level)
+                fewest = wish.pods.fewest(problem, level, least, limit, enough)
                 wish.best[position] = max(wish.best[position], fewest)
             settled = True
             for wish in wishes if self.left > 0 else ():
@@ -431,7 +445,7 @@ class _PreferredSearch:
                 left -= amounts[int(inside[at])]
         other = {**self.solution, leaf.index: {kind: amounts}}
         if len(chosen) and wish.pods.smallest_share(other, level) > shares.min():
-            self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
+            self._spend(self.problem.node_table.size // NODES_PER_STEP)
             if self._keeps(other):
                 self.solution = other
 
@@ -462,7 +476,7 @@ class _PreferredSearch:
         ]
         if len(capacities) < len(groups):
             return False
-        self._spend(self.problem.node_table.size // NODES_PER_STEP + 1)
+        self._spend(self.problem.node_table.size // NODES_PER_STEP)
         sizes = [self._pods_of(group.index).number(self.solution) for group in groups]
         alike = _alike(capacities)
         weights = [1] * len(capacities) if alike else self._weights(capacities, sizes)
@@ -476,9 +490,14 @@ class _PreferredSearch:
         limit = self._limit(groups[0], level) if len(groups) == 1 else None
         need = [n * w for n, w in zip(sizes, weights, strict=True)]
         chosen = self._best_nodes(level, fit, region, need, limit, enough * math.prod(weights))
-        if not len(chosen):
-            return False
-        if alike:
+        together = len(chosen) > 0
+        if not together:
+            chosen = np.arange(len(fit))
+            apart = self._placed_beside(groups, level, capacities, sizes, weights)
+            if apart is None:
+                return False
+            divisions = apart
+        elif alike:
             parts = level if limit is None else limit.level
             divisions = divided(parts.domain[chosen], fit[chosen], sizes)
         else:
@@ -494,14 +513,35 @@ class _PreferredSearch:
                     dealt = dict(zip(used.tolist(), amount.tolist(), strict=True))
                     other[leaf] = {**other[leaf], kind: dealt}
                     seats = seats[number:]
-        count = replace(count, most=count.value(self.solution))
-        if (
-            count.value(other) <= count.most
-            and self._keeps(other)
-            and (alike or self._has_capacity(other))
-        ):
+        kept = self._keeps(other) and (alike or self._has_capacity(other))
+        if kept and count.value(other) <= count.value(self.solution):
             self._accept(other)
-        return True
+        return kept or together
+
+    def _placed_beside(
+        self,
+        groups: Sequence[CompiledGroup],
+        level: CountedLevel,
+        capacities: Sequence[_Capacity],
+        sizes: Sequence[int],
+        weights: Sequence[int],
+    ) -> tuple[Ints, Ints] | None:
+        """Return how many pods each node gets of two groups that no region holds together; None: neither is in one domain of the level."""
+        pair = [*zip(groups, capacities, sizes, weights, strict=True)]
+        if swapped := self._most_domains(groups[0], level) > 1:
+            pair.reverse()
+        if len(pair) == 1 or self._most_domains(pair[0][0], level) > 1:
+            return None
+        limits = [self._limit(group, level) for group, *_ in pair]
+        seats = placed_beside(
+            level.domain,
+            [capacity.region for _, capacity, *_ in pair],
+            [in_parts(c.fit, most, n) for (_, c, n, _), most in zip(pair, limits, strict=True)],
+            [number for *_, number, _ in pair],
+            [weight for *_, weight in pair],
+            [(most.level if most else level).domain for most in limits],
+        )
+        return seats[::-1] if swapped and seats is not None else seats
 
     def _best_nodes(
         self,
@@ -518,18 +558,27 @@ class _PreferredSearch:
             region: Of each node; a domain of a wider key in it is preferred where it is as good.
         """
         nodes = np.flatnonzero(fit)
+        candidates = [nodes]
+        if len(sizes) == 1:
+            # one with a pod on a node without the label is never whole
+            labelled = nodes[level.domain[nodes] < level.labelled]
+            nodes = labelled if int(fit[labelled].sum()) >= sizes[0] else nodes
+            # first those that so few domains need
+            few = in_parts(fit, DomainCount((), level, enough), sizes[0])[nodes] > 0
+            candidates = [nodes[few], nodes]
         best, chosen = math.inf, nodes[:0]
-        fit, domain = fit[nodes], level.domain[nodes]
-        parts = domain if limit is None else limit.level.domain[nodes]
-        for outer in self._wider(level):
-            codes = region[nodes] * (int(outer.max(initial=0)) + 1) + outer[nodes]
+        for nodes, outer in itertools.product(candidates, self._wider(level)):
+            rows = nodes[outer[nodes] >= 0]
+            domain, capacity = level.domain[rows], fit[rows]
+            codes = region[rows] * (int(outer.max(initial=0)) + 1) + outer[rows]
             of = numbered(codes)
             if len(sizes) > 1:
-                cost, inside = best_region_of_two(of, domain, fit, sizes)
+                cost, inside = best_region_of_two(of, domain, capacity, sizes)
             else:
-                cost, inside = best_region(of, domain, fit, sizes[0], limit, parts)
+                parts = domain if limit is None else limit.level.domain[rows]
+                cost, inside = best_region(of, domain, capacity, sizes[0], limit, parts)
             if cost < best:
-                best, chosen = cost, nodes[inside]
+                best, chosen = cost, rows[inside]
             if best <= enough:
                 break
         return chosen[np.argsort(level.domain[chosen], kind="stable")]
@@ -582,11 +631,16 @@ class _PreferredSearch:
         return next(limits, None)
 
     def _wider(self, level: CountedLevel) -> Iterator[Ints]:
-        """Yield the domains per node of each key of which a domain of a level is in one domain, the narrowest first; then one of all."""
+        """Yield the domains per node of each key of which a domain of a level is in one domain, the narrowest first; then one of all.
+
+        Those of nodes without the label are -1.
+        """
         keys = {*self.keys, *(near.count.level.key for near in self.near), *self._levels}
         levels = [self._level(key) for key in keys if key != level.key]
         levels.sort(key=lambda other: (-other.labelled, other.key))
-        yield from (other.domain for other in levels if self._inside(level, other))
+        for other in levels:
+            if self._inside(level, other):
+                yield np.where(other.domain < other.labelled, other.domain, -1)
         yield np.zeros(len(level.domain), dtype=np.int64)
 
     def _capacity_for(
@@ -665,9 +719,15 @@ class _PreferredSearch:
         # so all placements have these pods
         if value > wish.best and self.at_least == self._all_pods:
             most = [self._most_domains(group, level) for group in pair]
-            wish.best = max(wish.best, wish.count.fewest(self.problem, self.solution, most))
+            limits = [self._limit(group, level) for group in pair]
+            fewest = wish.count.fewest(self.problem, self.solution, most, limits)
+            wish.best = max(wish.best, fewest)
         settled = False
-        if value > wish.best and self.left > 0:
+        if value > wish.best == 0 and self._never_together(wish):
+            # one pod in another domain has no pod of the other group beside it, or is one of several
+            wish.best = min(group.number(self.solution) for group in wish.count.groups)
+            settled = self._is_large(level)
+        elif value > wish.best and self.left > 0:
             settled = self._place_directly(pair, wish.count, self._kept(), wish.best)
             settled &= self._is_large(level)
             value = wish.count.value(self.solution)
@@ -685,6 +745,25 @@ class _PreferredSearch:
             value, bound = self._lower(count)
             wish.best = max(wish.best, min(bound, value))
         self.counts.append(replace(wish.count, most=value))
+
+    def _never_together(self, wish: _NearWish) -> bool:
+        """Return whether no domain has all pods of both groups with as few pairs of them apart by a narrower key as is kept."""
+        level, groups = wish.count.level, wish.count.groups
+        kept = next(
+            (
+                count
+                for count in self.counts
+                if isinstance(count, PairCount)
+                and {pods.index for pods in count.groups} == {pods.index for pods in groups}
+                and self._inside(count.level, level)
+            ),
+            None,
+        )
+        if kept is None or self.at_least < self._all_pods or any(pods.bound for pods in groups):
+            return False
+        fit = self.problem.pods().per_node(sorted({kind for pods in groups for kind in pods.kinds}))
+        sizes = [pods.number(self.solution) for pods in groups]
+        return best_region_of_two(level.domain, kept.level.domain, fit, sizes)[0] > kept.most
 
     def _most_domains(self, group: CompiledGroup, level: CountedLevel) -> int:
         """Return in how many domains of a level a group may be, by what is kept of it and of the groups above."""
@@ -716,7 +795,6 @@ class _PreferredSearch:
         self._spend(
             len(self.problem.groups) // GROUPS_PER_STEP
             + self.problem.node_table.size // NODES_PER_STEP
-            + 1
         )
         if not tight:
             return self.problem

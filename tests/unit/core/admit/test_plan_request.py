@@ -401,6 +401,7 @@ def test_a_request_has_the_wishes_of_its_groups_and_the_levels_of_the_nodes():
 
 
 INDEX, JOB = "batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index"
+ALL_JOBS = {"gang-extender.dev/leaf": "replicated-job"}
 WORKER, ORDINAL = "leaderworkerset.sigs.k8s.io/worker-index", "apps.kubernetes.io/pod-index"
 
 
@@ -413,7 +414,11 @@ WORKER, ORDINAL = "leaderworkerset.sigs.k8s.io/worker-index", "apps.kubernetes.i
         ([{WORKER: "0", ORDINAL: "3"}, {WORKER: "1", ORDINAL: "1"}], [0, 1]),
         # one leaf for all Jobs of a ReplicatedJob, or for one of them
         ([{JOB: "1", INDEX: "0"}, {JOB: "0", INDEX: "0"}], [10**9, 0]),
-        ([{JOB: "1", INDEX: "1"}, {JOB: "1", INDEX: "0"}], [10**9 + 1, 10**9]),
+        ([{JOB: "1", INDEX: "1"}, {JOB: "1", INDEX: "0"}], [1, 0]),
+        (
+            [{JOB: "1", INDEX: "1", **ALL_JOBS}, {JOB: "1", INDEX: "0", **ALL_JOBS}],
+            [10**9 + 1, 10**9],
+        ),
         ([{INDEX: "0"}, {}], None),
         ([{}, {INDEX: "0"}], None),
         ([{INDEX: "0"}, {INDEX: "0"}], None),

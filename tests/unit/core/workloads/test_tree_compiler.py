@@ -280,7 +280,22 @@ def test_names_that_are_too_long_to_differ_are_refused():
     long = "r" * 62
     result = compiled(jobset(replicated(f"a{long}"), replicated(f"b{long}")))
     assert (result.outcome, result.refusal.reason) == ("refused", "NamesCollide")
-    assert "two parts would both be PodGroup x" in result.refusal.message
+    text = f"a{long} and b{long} would both be PodGroup x"
+    assert text in result.refusal.message
+    assert result.refusal.message.endswith(
+        "another name, a shorter one: of long names only the end is kept"
+    )
+
+
+def test_a_role_with_the_name_of_a_slice_of_another_one_is_named():
+    spec = {"template": sliced(required_topology="net/rack", size="4")}
+    roles = (replicated(role, replicas=4, parallelism=2, spec=spec) for role in ("a", "a-slice-0"))
+    refusal = placed_as_kueue(jobset(*roles)).refusal
+    assert (refusal.reason, refusal.message) == (
+        "NamesCollide",
+        "JobSet/team/train: spec: a group of a and a-slice-0 would both be CompositePodGroup train-a-slice-0-6f2f0f4a; "
+        "give one of the two another name",
+    )
 
 
 def test_a_name_that_no_object_can_have_is_refused():

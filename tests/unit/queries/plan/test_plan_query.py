@@ -89,3 +89,30 @@ def test_a_bound_of_a_wish_that_rests_on_evictions_has_them(pods, stated):
     (found,) = answer_plan_query(world.view, PlanInput(all_pending=True)).gangs
     assert (found.verdict, len(found.victims)) == ("placed", pods // 2)
     assert any("the best with these evictions" in text for text in found.reasons) is stated
+
+
+@pytest.mark.parametrize(
+    ("choice", "racks", "verdict", "text"),
+    [
+        ("Wait", 2, "impossible", ""),
+        ("Widen", 2, "placed", "lostMembers Widen: no node of the domain takes the lost members (proved)"),
+        ("Widen", 1, "impossible", "lostMembers Widen was tried in vain: the lost members have no place outside"),
+    ],
+)  # fmt: skip
+def test_lost_members_of_a_running_gang_are_planned_as_their_group_asks(
+    choice, racks, verdict, text
+):
+    """Two of four nodes of a rack are lost; the rack has none left."""
+    constraints = {"topology": [{"key": RACK}], "lostMembers": choice}
+    gang = a_group("g", gang=4, schedulingConstraints=constraints)
+    bound = [a_pod(f"old-{n}", "g", node=f"r0-{n}", requests={GPU: 1}) for n in range(2)]
+    nodes = [a_node(f"r{rack}-{n}", {RACK: f"r{rack}"}, gpu=1) for rack in range(racks) for n in range(2)]  # fmt: skip
+    world = a_world(*nodes, gang, *bound, *_pods("g", 2))
+    (answer,) = answer_plan_query(world.view, PlanInput(all_pending=True)).gangs
+    assert answer.verdict == verdict
+    assert [reason.startswith(text) for reason in answer.reasons if "lostMembers" in reason] == [True] * bool(text)  # fmt: skip
+    assert {line.node[:2] for line in answer.assignments} == (
+        {"r1"} if verdict == "placed" else set()
+    )
+    wishes = {(wish.key, wish.value, wish.best) for wish in answer.wishes}
+    assert wishes == ({(RACK, 2, 2)} if verdict == "placed" else set())

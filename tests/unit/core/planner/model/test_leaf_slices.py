@@ -76,7 +76,8 @@ def test_slices_follow_the_ranks():
     ("ranks", "slices"),
     [
         ([k * RANK_STEP + 3 for k in range(4)], [2, 2]),  # Jobs of a JobSet with one pod each
-        ([2 * RANK_STEP + k for k in range(4)], [2, 2]),  # the pods of its Job 2
+        (range(4), [2, 2]),  # the pods of one of its Jobs
+        ([RANK_STEP + k for k in range(3)], [1, 2]),  # of Job 1 of several, of which it is left
         (
             [j * RANK_STEP + k for j in range(3) for k in range(3)],
             [2, 2, 2, 2, 1],

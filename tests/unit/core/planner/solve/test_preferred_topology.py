@@ -805,14 +805,46 @@ def test_two_groups_that_ask_for_one_resource_alike_need_not_have_the_same_nodes
     assert faults(asked, plan(asked)) == []
 
 
-def test_two_groups_that_no_region_holds_together_are_searched_for_in_many_racks_too():
+@pytest.mark.parametrize("swapped", [False, True])
+def test_two_groups_that_no_region_holds_together_are_placed_directly(swapped):
     """The right group is in one host, and the rack with the other one has not enough for the left group beside it."""
     nodes = hosts([5, 3], [4], [3], *([1] for _ in range(67)))
-    left = group("left", 5, near=near_to("right", "rack"))
-    right = group("right", 4, preferred=("host",))
-    answer = plan(request(group("t", 0, left, right), *nodes))
+    left = group("left", 5, near=UNSET if swapped else near_to("right", "rack"))
+    right = group(
+        "right", 4, preferred=("host",), near=near_to("left", "rack") if swapped else UNSET
+    )
+    asked = request(group("t", 0, left, right), *nodes)
+    answer = without_complete_search(asked)
+    assert faults(asked, answer) == []
     near = next(w for w in answer.wishes if w.kind == "near")
     assert near.values == (WishValue(key="rack", value=4, best=4),)
+
+
+def test_of_few_hosts_only_those_count_that_hold_enough():
+    """The right group needs both hosts of four; beside the left one, which is in one rack, are only smaller ones: no pair is together."""
+    nodes = hosts([3, 3, 1, 1], [4], [4], *([1] for _ in range(67)))
+    left = group("left", 6, preferred=("rack",), near=near_to("right", "rack"))
+    right = group("right", 8, preferred=("host",))
+    answer = without_complete_search(request(group("t", 0, left, right), *nodes))
+    near = next(w for w in answer.wishes if w.kind == "near")
+    assert near.values == (WishValue(key="rack", value=48, best=48),)
+
+
+def test_two_groups_are_in_several_zones_where_that_is_needed_to_be_near_by_rack():
+    """The two racks of six are in different zones: a pod in another zone than the other group has all of its pods apart."""
+    nodes = hosts([3, 3], [3, 3], *([1] for _ in range(68)))
+    nodes = [
+        msgspec.structs.replace(
+            n, labels={**n.labels, "zone": "AB"[int(n.labels["rack"].removeprefix("r")) % 2]}
+        )
+        for n in nodes
+    ]
+    left = group("left", 5, near=near_to("right", "rack", "zone"))
+    answer = without_complete_search(request(group("t", 0, left, group("right", 7)), *nodes))
+    assert [w.values[0] for w in answer.wishes] == [
+        WishValue(key="rack", value=18, best=18),
+        WishValue(key="zone", value=18, best=5),
+    ]
 
 
 def test_what_has_no_direct_placement_is_searched_for_in_many_racks_too():
