@@ -68,14 +68,14 @@ class Usage(NamedTuple):
 def run(scale: Scale) -> Iterator[list[Figure]]:
     """Measure both sizes."""
     if scale.wants("simulations", "philly"):
-        jobs = 1_000 if scale.quick else JOBS
+        jobs = 60 if scale.quick else JOBS
         trace = os.environ.get("GANG_EXTENDER_PHILLY")
         rows = of_a_file(Path(trace)) if trace else philly(jobs)
         began_s = time.monotonic()
         used = simulate_clusters(rows)
         took_s = time.monotonic() - began_s
         yield _figures(
-            f"philly: {len(rows):,} jobs on 15 clusters, two processes", took_s, used,
+            f"philly: {len(rows):,} jobs on {len(used)} clusters, two processes", took_s, used,
             target="10 minutes, 2 GiB", together=2,
         )  # fmt: skip
     if scale.wants("simulations", "gangs"):
