@@ -39,6 +39,7 @@ BENCHES = {
     "reports": "tests.bench.reports",
     "replay": "tests.bench.replay",
     "arena": "tests.bench.arena.contest",
+    "simulations": "tests.bench.simulations",
     "partitions": "tests.bench.partitions",
     "verbs": "tests.bench.verbs",
     "cost": "tests.bench.member_cost",

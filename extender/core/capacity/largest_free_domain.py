@@ -51,7 +51,7 @@ class FreeDomains:
         self._keys: tuple[str, ...] = ()
         self._devices: tuple[str, ...] = ()
         self._total: dict[str, int] = {}  # by resource
-        # by resource and key: domain -> what is free there, and on how many nodes
+        # by resource and key: domain -> what is free there, and on how many nodes, negative: the largest one is the best
         self._levels: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
 
     def largest(self, rows: tuple[PlanNode, ...], keys: Sequence[str]) -> list[FreeDomainRecord]:
@@ -96,19 +96,18 @@ class FreeDomains:
                     continue
                 level = self._levels[resource, key]
                 free, nodes = level.get(domain, (0, 0))
-                if nodes + sign:
-                    level[domain] = (free + sign * amount, nodes + sign)
+                if nodes - sign:
+                    level[domain] = (free + sign * amount, nodes - sign)
                 else:
                     del level[domain]
 
     def _largest(self, resource: str, key: str) -> FreeDomainRecord:
         """Return the domain with the most; of equal ones that with the fewest nodes, then the first by name."""
         level = self._levels[resource, key]
-        most = max((free for free, _ in level.values()), default=0)
-        equal = ((nodes, domain) for domain, (free, nodes) in level.items() if free == most)
-        nodes, best = min(equal, default=(0, ""))
+        most = free, nodes = max(level.values(), default=(0, 0))
+        best = min((domain for domain, each in level.items() if each == most), default="")
         return FreeDomainRecord(
-            resource=resource, key=key, domain=best, free=most, nodes=nodes, total=self._total[resource],
+            resource=resource, key=key, domain=best, free=free, nodes=-nodes, total=self._total[resource],
         )  # fmt: skip
 
 

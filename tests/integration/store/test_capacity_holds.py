@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 
 import pytest
 import yaml
@@ -12,7 +11,7 @@ from typer.testing import CliRunner
 
 from extender.cli.main import app
 from tests.support.service.fakes import GATED
-from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
+from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
 from tests.support.service.replicas import Replica
 from tests.support.waiting import eventually
 
@@ -79,50 +78,6 @@ async def test_a_hold_survives_a_kill_and_ends_with_the_admission(database_url, 
         _run, "decision", "replay", str(held["position"]), "--database-url", database_url
     )
     assert replayed.exit_code == 0, replayed.output
-
-
-async def test_the_delay_after_an_unused_hold_survives_a_kill_and_is_in_the_past(
-    database_url, tmp_path
-):
-    """A cluster that never frees: after the expiry `explain --at` has the delay, after a restart, too."""
-    manifests = tmp_path / "manifests"
-    manifests.mkdir()
-    (manifests / "nodes.yaml").write_text(
-        yaml.safe_dump_all(
-            [
-                *(a_node(f"n{i}", gpu=1) for i in range(2)),
-                *(a_pod(f"runs-{i}", node=f"n{i}", namespace="other", requests={GPU: 1}) for i in range(2)),
-                a_group("large", gang=1, namespace="first"),
-                a_pod("large-0", "large", namespace="first", requests={GPU: 1}, schedulingGates=GATED),
-            ]
-        )
-    )  # fmt: skip
-    settings = {**HOLDING, "hold_capacity_max_percent": 50, "hold_capacity_for_s": 5}
-    first = Replica(tmp_path, database_url, manifests, "first", **settings)
-    second = None
-    try:
-        await first.until_leads()
-        (ended,) = await first.until_events("?type=CapacityHoldReleased&gang=first/large")
-        assert ended["data"]["reason"] == "expired"
-        before = await _delay(first, ended["position"])
-        # it ends at the first look at it after its 5 s, whenever that is
-        (held,) = re.findall(r"its namespace had holds of (\S+) in all", before)
-        assert held not in {f"{early_s}s" for early_s in range(5)}
-        first.kill()
-        second = Replica(tmp_path, database_url, manifests, "second", **settings)
-        await second.until_leads()
-        assert await _delay(second, ended["position"]) == before
-    finally:
-        first.end()
-        if second is not None:
-            second.end()
-
-
-async def _delay(replica, position):
-    """Return the text that `explain` has about the delay of the tree at a position of the log."""
-    answer = (await replica.ask(f"/v1/explain?name=large&namespace=first&at={position}"))[1]
-    (text,) = [text for text in answer["reasons"] if "no capacity is held for it before" in text]
-    return text
 
 
 def _run(*words):

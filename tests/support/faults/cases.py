@@ -17,6 +17,7 @@ QUIET_S: Final = (
 )
 BURST_S: Final = (15.0, 40.0)
 LONE: Final = "lone"  # jobs whose names begin with it are pods outside of groups
+RIVALS: Final = 0.1  # of the cases
 ALONE: Final = "alone"  # ... have a rack that no other tree has pods in
 
 
@@ -77,8 +78,13 @@ MOMENTS: Final = {
 VERBS: Final = ("bind", "bind", "ungate", "evict")
 MEANWHILE: Final = (
     "process_stops", "process_stops", "process_dies", "scheduler_dies", "database_cut", "pod_deleted", "node_lost", "group_again",
-    "job_deleted",
+    "job_deleted", "scheduler_dies", "scheduler_dies",
 )  # fmt: skip
+
+
+def is_cut_off(target: int) -> bool:
+    """Return whether a leader whose followers read late is not dead but cut off from the database: what it has decided is bound, what it decides is lost."""
+    return target // 2 % 3 == 0
 
 
 def case_of(seed: int) -> Case:
@@ -92,6 +98,7 @@ def case_of(seed: int) -> Case:
         bursts.append((begins_s, at_s))
         at_s += QUIET_S
     arrivals = tuple(_arrival(chance, number, bursts, racks, gpus) for number in range(chance.randint(3, 8)))  # fmt: skip
+    arrivals += _rivals(Random(f"rivals {seed}"), racks, gpus)
     faults = []
     for begins_s, ends_s in bursts:
         faults += [_fault(chance, begins_s, ends_s) for _ in range(chance.choice([1, 2, 3, 4, 6]))]
@@ -137,6 +144,21 @@ def _arrival(chance: Random, number: int, bursts: list[tuple[float, float]], rac
     )
 
 
+def _rivals(chance: Random, racks: int, gpus: int) -> tuple[Arrival, ...]:
+    """Return, in a tenth of the cases, a job for which only one of equal priority could make room: one of lower priority is too small."""
+    if chance.random() >= RIVALS:
+        return ()
+    pods = {"small": 1, "large": racks * 2 * gpus - 1, "rival": gpus}
+    priorities = {"small": 0, "large": 5, "rival": 5}
+    return tuple(
+        Arrival(
+            at_s=0.5 * number, namespace="team-0", name=name, runs_for_s=float("inf"), priority=priorities[name],
+            groups=(ArrivingGroup(name="g0", pods=count, minimum=count, requests={GPU: 1, "cpu": 1000}),),
+        )
+        for number, (name, count) in enumerate(pods.items())
+    )  # fmt: skip
+
+
 def _fault(chance: Random, begins_s: float, ends_s: float, kind: str = "", after: str = "") -> Fault:  # fmt: skip
     at_s, delay_s = chance.uniform(begins_s, ends_s), 0.0
     kind = kind or chance.choices(list(KINDS), list(KINDS.values()))[0]
@@ -147,7 +169,12 @@ def _fault(chance: Random, begins_s: float, ends_s: float, kind: str = "", after
     if kind == "scheduler_away":  # when something waits for it
         after, delay_s = "GangAdmitted", 0.0
     lasts_s = min(chance.choice([0.5, 3.0, 12.0, 25.0]) * chance.uniform(0.5, 1.0), ends_s - at_s)
+    target = chance.randrange(1 << 16)
+    if kind == "leader_dies_blind" and is_cut_off(
+        target
+    ):  # when it decides: the next leader decides it again
+        after, delay_s = "GangAdmitted", 0.0
     return Fault(
-        at_s=round(at_s, 3), kind=kind, target=chance.randrange(1 << 16), lasts_s=round(lasts_s, 3),
+        at_s=round(at_s, 3), kind=kind, target=target, lasts_s=round(lasts_s, 3),
         after=after, delay_s=delay_s,
     )  # fmt: skip

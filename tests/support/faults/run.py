@@ -37,7 +37,16 @@ from extender.simulation.kube_scheduler import KubeScheduler
 from extender.simulation.memory_log import MemoryDecisionInputs
 from extender.simulation.simulation import BEGAN_US
 from extender.simulation.virtual_time import InLoopWorker, VirtualClock
-from tests.support.faults.cases import ALONE, BLOCK, GPU, LONE, RACK, Case, Fault
+from tests.support.faults.cases import (
+    ALONE,
+    BLOCK,
+    GPU,
+    LONE,
+    RACK,
+    Case,
+    Fault,
+    is_cut_off,
+)
 from tests.support.faults.invariants import Truth, Violated
 from tests.support.faults.processes import _OF, Process, ProcessLoop
 from tests.support.faults.servers import (
@@ -642,12 +651,13 @@ class Run:
         return f"{replica.name} after {callbacks} callbacks"
 
     def do_leader_dies_blind(self, fault: Fault) -> str:
-        """Let the leader die, or hand over, while what the others read is late."""
+        """Let the leader die, hand over, or be cut off from the database, while what the others read is late."""
         leading = next((r for r in self.replicas if not r.process.dead and r.leader.leads()), None)
         if leading is None or leading.process.stopped:
             return "none"
         now_s = self.loop.time()
-        hands_over = fault.target % 2 == 1
+        cut_off = is_cut_off(fault.target)
+        hands_over = not cut_off and fault.target % 2 == 1
         late_s = 4.0 if hands_over else 16.0
         for other in self.replicas:
             if other is leading or other.process.dead:
@@ -657,6 +667,9 @@ class Run:
                 channel = other.cluster.connection.channels[kind]
                 channel.late_s, channel.late_until_s = late_s, now_s + late_s
         self.trouble(now_s + 2 * late_s)
+        if cut_off:
+            leading.log.cut_until_s = now_s + TTL_MS / 1000 + 5.0
+            return f"{leading.name} does not reach the database"
         if not hands_over:
             return self._dies(leading, fault.target % 61, fault.lasts_s)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from extender.core.log.events import CapacityHoldReleased
 from extender.snapshots.state_loader import decode_state, encode_state
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, a_group, a_node, a_pod
@@ -50,6 +51,13 @@ async def full(*namespaces, **settings):
 def holders(stage):
     """Return the trees for which capacity is held."""
     return sorted(hold.gang for hold in stage.leader.committed.capacity_holds.values())
+
+
+async def delay_of(stage):
+    """Return the text of `explain` about the delay of the next hold of the first tenant's tree."""
+    reasons, _ = await explained(stage, "podgroup/first/large")
+    (text,) = [text for text in reasons if "no capacity is held for it before" in text]
+    return text
 
 
 async def later(stage, seconds, step_s=STEP_S):
@@ -167,20 +175,22 @@ async def test_two_tenants_that_are_never_admitted_hold_a_part_of_the_capacity_f
         assert len(stage.leader.committed.claims_on) <= NODES
     for name in ("first/large", "second/large"):
         assert 5 * 3600 <= held_s[name] <= 7 * 3600, held_s
-    reasons, _ = await explained(stage, "podgroup/first/large")
-    (text,) = [text for text in reasons if "no capacity is held for it before" in text]
-    assert "its namespace had holds of 6h" in text
+    assert "its namespace had holds of 6h" in await delay_of(stage)
     await stage.killed()
 
 
 async def test_what_a_namespace_held_is_known_after_a_restart():
-    """The delay follows from the log, from its snapshots too."""
+    """The delay follows from the log, from its snapshots too, and `explain` has it."""
     stage = await full("other")
     stage.cluster.add(*a_tree("large", 2, namespace="first"))
     await stage.settled()
     await later(stage, AFTER_S + LASTS_S)
+    (ended,) = stage.event_data(CapacityHoldReleased)
+    assert ended.reason == "expired"
     before = stage.leader.committed.unused_holds
     assert before["first"].until_us == before["first"].ended_us + LASTS_S * 1_000_000
+    delay = await delay_of(stage)
+    assert "its namespace had holds of 100s in all that no admission followed" in delay
     assert decode_state(encode_state(stage.leader.committed)).unused_holds == before
     await stage.killed()
     again = Stage(
@@ -191,6 +201,7 @@ async def test_what_a_namespace_held_is_known_after_a_restart():
     assert again.leader.committed.unused_holds == before
     await again.settled()
     assert holders(again) == []
+    assert await delay_of(again) == delay
     await later(again, LASTS_S)
     assert holders(again) == ["first/large"]
     await again.killed()
