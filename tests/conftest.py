@@ -13,7 +13,7 @@ import pytest
 from tests.support import cpu_limit, failure_report, hypothesis_profile
 from tests.support.logs.postgres import *  # noqa: F403 -- fixtures are found by name
 
-# Settings of whoever runs the tests, as the service that their commands ask; the tests' own variables begin with GX_TEST_.
+# Settings of the shell that runs the tests, such as the service that commands ask; the tests' own variables begin with GX_TEST_.
 for variable in [name for name in os.environ if name.startswith("GANG_EXTENDER_")]:
     del os.environ[variable]
 

@@ -186,9 +186,10 @@ def _items_in_blocks(
             file.seek(0)
             if _JSON_TAIL not in tail or file.read(len(_JSON_HEAD)) != _JSON_HEAD:
                 return number
-            left = b""
+            left, position = b"", len(_JSON_HEAD)
             while block := file.read(_JSON_BLOCK):
                 left += block
+                position += len(block)
                 end = left.rfind(_JSON_END + b",\n") + len(_JSON_END)
                 if end < len(_JSON_END):
                     continue
@@ -196,10 +197,10 @@ def _items_in_blocks(
                     number += 1
                     yield _item(shown, number, item)
                 left = left[end + 1 :]
-                progress(shown, file.tell(), size)
+                progress(shown, position, size)
             last = _raw_list.decode(b'{"items": [' + left)
     except (OSError, msgspec.MsgspecError, RecursionError):
-        return number  # reading the whole file tells what is wrong
+        return number  # the fault is named where the whole file is read
     if last.kind != "List":
         return number
     for item in last.items:
