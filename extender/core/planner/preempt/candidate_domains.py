@@ -37,6 +37,7 @@ class CandidateDomains:
         self.cost_model = cost_model
         self.min_pods = min_pods
         self.prices = [cost_model.alone(i) for i in range(len(eviction_view.units))]
+        self._emptied: EmptiedNodes | None = None
         self.domains = list(self._list())
         self._bound(min_pods)
 
@@ -66,14 +67,14 @@ class CandidateDomains:
         expensive one, so it costs at least as much as the first class of that step.
         """
         root = self.eviction_view.full.groups[0]
-        classes = sorted({self._cost_class(i) for i in range(len(self.prices))})
+        of_units = [self._cost_class(i) for i in range(len(self.prices))]
+        classes = sorted({*of_units})
+        rank = {cost_class: number for number, cost_class in enumerate(classes)}
+        ranks = np.array([rank[cost_class] for cost_class in of_units], dtype=np.int64)
         step = -(-len(classes) // CLASSES_MAX)
         domains = [root.pinned] if root.pinned >= 0 else range(root.level.count)
         for first in range(0, len(classes), max(step, 1)):
-            last = classes[min(first + step, len(classes)) - 1]
-            evicted = np.array(
-                [self._cost_class(i) <= last for i in range(len(self.prices))], dtype=np.bool_
-            )
+            evicted = ranks < first + step
             bound = self.eviction_view.problem(evicted, base=self.eviction_view.full)
             best = bound_all(bound).best[0]
             for place, domain in zip(self.domains, domains, strict=True):
@@ -128,7 +129,8 @@ class CandidateDomains:
     def _node_ranks(self, place: CandidateDomain) -> list[int]:
         """Rank units by the order in which `EmptiedNodes` evicts them; the others have the same rank, the last."""
         ranks = [len(self.eviction_view.units)] * len(self.eviction_view.units)
-        emptied = EmptiedNodes(self.eviction_view, self.cost_model, self.prices, place.nodes)
-        for position, unit in enumerate(emptied.units_in_order(self.min_pods)):
+        if self._emptied is None:
+            self._emptied = EmptiedNodes(self.eviction_view, self.cost_model, self.prices)
+        for position, unit in enumerate(self._emptied.units_in_order(self.min_pods, place.nodes)):
             ranks[unit] = position
         return ranks

@@ -40,27 +40,15 @@ class _Draft:
 
 
 class EmptiedNodes:
-    """The order for one request and one domain of its root."""
+    """The orders for one request, of which there is one for each domain of its root."""
 
     def __init__(
-        self,
-        eviction_view: PostEvictionView,
-        cost_model: CostModel,
-        prices: list[VictimCost],
-        within: Bools | None,
+        self, eviction_view: PostEvictionView, cost_model: CostModel, prices: list[VictimCost]
     ) -> None:
-        """Prepare the order.
-
-        Args:
-            within: Per node: where members may be placed; None: everywhere.
-        """
         self._eviction_view = eviction_view
         self._cost_model = cost_model
-        self._within = within
-        self._free: list[list[int]] = eviction_view.capacity.free.tolist()
-        self._evicted: dict[int, None] = {}
-        self._lost: dict[int, int] = {}  # members by leaf
-        self._bills_left = BILLS_MAX
+        self._capacity: list[list[int]] = eviction_view.capacity.free.tolist()
+        self._begin(None)
         self._prices = [_numbers(price) for price in prices]
         self._leaf = [_leaf_of(unit) for unit in eviction_view.units]
         spares = {leaf: cost_model.spare(leaf) for leaf in set(self._leaf) if leaf >= 0}
@@ -82,12 +70,24 @@ class EmptiedNodes:
             if self._leaf[unit] in self._spare:
                 self._nodes_of_leaf.setdefault(self._leaf[unit], set()).add(node)
 
-    def units_in_order(self, min_pods: int) -> list[int]:
+    def _begin(self, within: Bools | None) -> None:
+        """Begin with nothing evicted."""
+        self._within = within
+        self._free = list(self._capacity)
+        self._evicted: dict[int, None] = {}
+        self._lost: dict[int, int] = {}  # members by leaf
+        self._bills_left = BILLS_MAX
+        # What the first pod on a node costs, by what it asks for, as long as neither the node nor a leaf there changes
+        self._first_bills: dict[tuple[tuple[int, int], ...], dict[int, Bill | None]] = {}
+
+    def units_in_order(self, min_pods: int, within: Bools | None) -> list[int]:
         """Return the units that are evicted, in their order.
 
         Args:
             min_pods: Smallest number of pods to place; 0: the minimum of the tree.
+            within: Per node: where members may be placed; None: everywhere.
         """
+        self._begin(within)
         problem = self._eviction_view.full
         leaves = [g for g in problem.groups if g.leaf and g.alive and g.members]
         weight = {g.index: max(problem.weights[k] for k in g.members) for g in leaves}
@@ -127,6 +127,10 @@ class EmptiedNodes:
             draft = drafts[best[1]]
             self._evicted.update(draft.evicted)
             self._lost.update(draft.lost)
+            changed = {*draft.free}.union(*(self._nodes_of_leaf[leaf] for leaf in draft.lost))
+            for node in changed:
+                for bills in self._first_bills.values():
+                    bills.pop(node, None)
             for node, free in draft.free.items():
                 self._free[node] = free
 
@@ -135,7 +139,8 @@ class EmptiedNodes:
     ) -> _Draft | None:
         """Empty nodes until so many pods fit; None: they do not, or it takes too long to find out."""
         draft = _Draft()
-        bills = {node: self._bill(node, asks, draft) for node in nodes}
+        first = self._first_bills.setdefault(tuple(asks), {})
+        bills = {node: self._first_bill(node, asks, draft, first) for node in nodes}
         waiting = [(bill, node) for node, bill in bills.items() if bill is not None]
         heapq.heapify(waiting)
         while pods and waiting:
@@ -164,6 +169,22 @@ class EmptiedNodes:
                 if again is not None:
                     heapq.heappush(waiting, (again, other))
         return draft if not pods else None
+
+    def _first_bill(
+        self,
+        node: int,
+        asks: list[tuple[int, int]],
+        draft: _Draft,
+        bills: dict[int, Bill | None],
+    ) -> Bill | None:
+        """Return `_bill` of a draft with nothing in it; a known one counts against the limit as well."""
+        if node in bills:
+            self._bills_left -= 1
+            return bills[node] if self._bills_left > 0 else None
+        bill = self._bill(node, asks, draft)
+        if self._bills_left > 0:
+            bills[node] = bill
+        return bill
 
     def _bill(self, node: int, asks: list[tuple[int, int]], draft: _Draft) -> Bill | None:
         """Return what one more pod on a node costs; None: it does not fit there, whatever is evicted."""
