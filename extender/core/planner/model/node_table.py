@@ -140,7 +140,8 @@ class NodeTable:
         """Return the free amount of a resource per node, never negative; 0 where `allocatable` does not name it."""
         column = self._free.get(resource)
         if column is None:
-            column = self._free[resource] = _free_column(self.nodes, resource)
+            column = np.array([_free_on(n, resource) for n in self.nodes], dtype=np.int64)
+            self._free[resource] = column
         return column
 
     def label(self, key: str) -> tuple[Ints, list[str]]:
@@ -311,12 +312,6 @@ def _index(nodes: tuple[PlanNode, ...]) -> dict[NodeName, int]:
         name = next(node.name for i, node in enumerate(nodes) if index[node.name] != i)
         raise InvariantBroken(f"more than one row of node {name} in {len(nodes)} rows of nodes")
     return index
-
-
-def _free_column(nodes: Sequence[PlanNode], resource: str) -> Ints:
-    free = np.array([node.free.get(resource, 0) for node in nodes], dtype=np.int64)
-    offered = np.array([resource in node.allocatable for node in nodes], dtype=np.bool_)
-    return np.where(offered, np.maximum(free, 0), 0)
 
 
 def _free_on(node: PlanNode, resource: str) -> int:
