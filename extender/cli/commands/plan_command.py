@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, NoReturn, Self
 
 import msgspec
@@ -128,9 +130,10 @@ def _plan_files(
     from extender.queries.plan.plan_query import PlanInput, plan_warnings
 
     with _PlanProgress() as progress:
-        entries = read_entries(cluster, trees.files, progress.read)
-        progress.begin("Building the cluster")
-        manifest = build(complete(entries))
+        with _kept_uncollected():
+            entries = read_entries(cluster, trees.files, progress.read)
+            progress.begin("Building the cluster")
+            manifest = build(complete(entries))
         question = PlanInput(
             groups=frozenset(manifest.groups),
             pods=frozenset(manifest.pods),
@@ -149,6 +152,17 @@ def _plan_files(
         copy = TreeCopies(entries).copy
         answer = answer_capacity_query(view, question, changes, copy, progress.copies)
     return tuple(warnings), answer
+
+
+@contextmanager
+def _kept_uncollected() -> Iterator[None]:
+    """Do not look for garbage among what is made inside, then nor later: a cluster is none, and looking takes a tenth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _ask_server(

@@ -294,7 +294,7 @@ class GroupCauses:
             text = f"claim {join_names(claims)} for one pod"
             without = functools.partial(msgspec.structs.replace, exclusive_claims=())
             yield Cause(text, _with_shapes(without), rank=1)
-        if any(node.reserved for node in self._request.nodes):
+        if self._problem.node_table.reserved():
             text = "capacity reserved for other trees"
             yield Cause(text, _same, Options(no_reservations=True), rank=2)
         yield from self._of_resources(shapes)

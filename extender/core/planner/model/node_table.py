@@ -81,11 +81,13 @@ class NodeTable:
         self._labels: dict[str, tuple[Ints, list[str]]] = {}
         self._levels: dict[tuple[str, ...], Level] = {}
         self._ups: dict[tuple[tuple[str, ...], tuple[str, ...]], Ints] = {}
+        self._inside: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Ints]] = {}
         self._own: dict[str, Level] = {}
         self._outer: dict[tuple[str, str], Ints | None] = {}
         self._divides: dict[str, bool] = {}
         self._taints: tuple[Ints, list[tuple[Taint, ...]]] | None = None
         self._cordoned: Bools | None = None
+        self._reserved: bool | None = None
 
     def renewed(self, nodes: tuple[PlanNode, ...]) -> NodeTable:
         """Return the table of other nodes, with every column that is the same for both.
@@ -103,6 +105,7 @@ class NodeTable:
         fresh = NodeTable(nodes, index=self.index)
         if all(a.labels == b.labels for a, b in pairs):
             fresh._labels, fresh._levels, fresh._ups = self._labels, self._levels, self._ups
+            fresh._inside = self._inside
             fresh._own, fresh._outer = self._own, self._outer
             fresh._divides = self._divides
         if all(a.taints == b.taints for a, b in pairs):
@@ -137,7 +140,8 @@ class NodeTable:
         """Return the free amount of a resource per node, never negative; 0 where `allocatable` does not name it."""
         column = self._free.get(resource)
         if column is None:
-            column = self._free[resource] = _free_column(self.nodes, resource)
+            column = np.array([_free_on(n, resource) for n in self.nodes], dtype=np.int64)
+            self._free[resource] = column
         return column
 
     def label(self, key: str) -> tuple[Ints, list[str]]:
@@ -200,6 +204,16 @@ class NodeTable:
             self._ups[keys, prefix] = parents
         return parents
 
+    def inside(self, keys: tuple[str, ...], prefix: tuple[str, ...], outer: int) -> Ints:
+        """Return the domains of `keys` that are in a domain of `prefix`, ascending."""
+        domains = self._inside.get((keys, prefix))
+        if domains is None:
+            parents = self.up(keys, prefix)
+            order = np.argsort(parents, kind="stable")
+            cuts = np.searchsorted(parents[order], np.arange(1, self.level(prefix).count))
+            domains = self._inside[keys, prefix] = np.split(order, cuts)
+        return domains[outer]
+
     def _make_level(self, keys: tuple[str, ...]) -> Level:
         if not keys:
             return Level((), np.zeros(self.size, dtype=np.int64), [()])
@@ -227,6 +241,12 @@ class NodeTable:
         if self._cordoned is None:
             self._cordoned = np.array([n.unschedulable for n in self.nodes], dtype=np.bool_)
         return self._cordoned
+
+    def reserved(self) -> bool:
+        """Return whether some of the capacity of a node is reserved for other trees."""
+        if self._reserved is None:
+            self._reserved = any(node.reserved for node in self.nodes)
+        return self._reserved
 
 
 class PodBounds:
@@ -292,12 +312,6 @@ def _index(nodes: tuple[PlanNode, ...]) -> dict[NodeName, int]:
         name = next(node.name for i, node in enumerate(nodes) if index[node.name] != i)
         raise InvariantBroken(f"more than one row of node {name} in {len(nodes)} rows of nodes")
     return index
-
-
-def _free_column(nodes: Sequence[PlanNode], resource: str) -> Ints:
-    free = np.array([node.free.get(resource, 0) for node in nodes], dtype=np.int64)
-    offered = np.array([resource in node.allocatable for node in nodes], dtype=np.bool_)
-    return np.where(offered, np.maximum(free, 0), 0)
 
 
 def _free_on(node: PlanNode, resource: str) -> int:

@@ -349,7 +349,10 @@ def _groups(
         groups.append(group)
         if parent >= 0:
             groups[parent].children.append(group.index)
-        if group.leaf and group.alive:
+        shapes = {member.shape for member in source.members} if group.alive else set[int]()
+        if group.leaf and len(shapes) == 1 and not of_pod:
+            group.members[kind_of(source.members[0])] = list(range(len(source.members)))
+        elif group.leaf and group.alive:
             by_shape: dict[int, list[int]] = {}
             for position, member in enumerate(source.members):
                 positions = by_shape.get(member.shape)

@@ -41,22 +41,14 @@ class _Draft:
 
 
 class EmptiedNodes:
-    """The order for one request and one domain of its root."""
+    """The orders for one request, of which there is one for each domain of its root."""
 
-    def __init__(self, places: CandidateDomains, within: Bools | None) -> None:
-        """Prepare the order.
-
-        Args:
-            within: Per node: where members may be placed; None: everywhere.
-        """
+    def __init__(self, places: CandidateDomains) -> None:
         eviction_view, cost_model, prices = places.eviction_view, places.cost_model, places.prices
         self._eviction_view = eviction_view
         self._cost_model = cost_model
-        self._within = within
-        self._free: list[list[int]] = eviction_view.capacity.free.tolist()
-        self._evicted: dict[int, None] = {}
-        self._lost: dict[int, int] = {}  # members by leaf
-        self._bills_left = BILLS_MAX
+        self._capacity: list[list[int]] = eviction_view.capacity.free.tolist()
+        self._begin(None)
         self._prices = [price.numbers for price in prices]
         self._leaf = [_leaf_of(unit) for unit in eviction_view.units]
         spares = {leaf: cost_model.spare(leaf) for leaf in set(self._leaf) if leaf >= 0}
@@ -78,12 +70,24 @@ class EmptiedNodes:
             if self._leaf[unit] in self._spare:
                 self._nodes_of_leaf.setdefault(self._leaf[unit], set()).add(node)
 
-    def units_in_order(self, min_pods: int) -> list[int]:
+    def _begin(self, within: Bools | None) -> None:
+        """Begin with nothing evicted."""
+        self._within = within
+        self._free = list(self._capacity)
+        self._evicted: dict[int, None] = {}
+        self._lost: dict[int, int] = {}  # members by leaf
+        self._bills_left = BILLS_MAX
+        # What the first pod on a node costs, by what it asks for, as long as neither the node nor a leaf there changes
+        self._first_bills: dict[tuple[tuple[int, int], ...], dict[int, Bill | None]] = {}
+
+    def units_in_order(self, min_pods: int, within: Bools | None) -> list[int]:
         """Return the units that are evicted, in their order.
 
         Args:
             min_pods: Smallest number of pods to place; 0: the minimum of the tree.
+            within: Per node: where members may be placed; None: everywhere.
         """
+        self._begin(within)
         problem = self._eviction_view.full
         leaves = [g for g in problem.groups if g.leaf and g.alive and g.members]
         weight = {g.index: max(problem.weights[k] for k in g.members) for g in leaves}
@@ -123,6 +127,10 @@ class EmptiedNodes:
             draft = drafts[best[1]]
             self._evicted.update(draft.evicted)
             self._lost.update(draft.lost)
+            changed = {*draft.free}.union(*(self._nodes_of_leaf[leaf] for leaf in draft.lost))
+            for node in changed:
+                for bills in self._first_bills.values():
+                    bills.pop(node, None)
             for node, free in draft.free.items():
                 self._free[node] = free
 
@@ -131,7 +139,8 @@ class EmptiedNodes:
     ) -> _Draft | None:
         """Empty nodes until so many pods fit; None: they do not, or it takes too long to find out."""
         draft = _Draft()
-        bills = {node: self._bill(node, asks, draft) for node in nodes}
+        first = self._first_bills.setdefault(tuple(asks), {})
+        bills = {node: self._first_bill(node, asks, draft, first) for node in nodes}
         waiting = [(bill, node) for node, bill in bills.items() if bill is not None]
         heapq.heapify(waiting)
         while pods and waiting:
@@ -160,6 +169,22 @@ class EmptiedNodes:
                 if again is not None:
                     heapq.heappush(waiting, (again, other))
         return draft if not pods else None
+
+    def _first_bill(
+        self,
+        node: int,
+        asks: list[tuple[int, int]],
+        draft: _Draft,
+        bills: dict[int, Bill | None],
+    ) -> Bill | None:
+        """Return `_bill` of a draft with nothing in it; a known one counts against the limit as well."""
+        if node in bills:
+            self._bills_left -= 1
+            return bills[node] if self._bills_left > 0 else None
+        bill = self._bill(node, asks, draft)
+        if self._bills_left > 0:
+            bills[node] = bill
+        return bill
 
     def _bill(self, node: int, asks: list[tuple[int, int]], draft: _Draft) -> Bill | None:
         """Return what one more pod on a node costs; None: it does not fit there, whatever is evicted."""
@@ -239,6 +264,7 @@ class CandidateDomains:
         self.cost_model = cost_model
         self.min_pods = min_pods
         self.prices = [cost_model.alone(i) for i in range(len(eviction_view.units))]
+        self._emptied: EmptiedNodes | None = None
         self.domains = list(self._list())
         self._bound()
 
@@ -268,14 +294,14 @@ class CandidateDomains:
         expensive one, so it costs at least as much as the first class of that step.
         """
         root = self.eviction_view.full.groups[0]
-        classes = sorted({self._cost_class(i) for i in range(len(self.prices))})
+        of_units = [self._cost_class(i) for i in range(len(self.prices))]
+        classes = sorted({*of_units})
+        rank = {cost_class: number for number, cost_class in enumerate(classes)}
+        ranks = np.array([rank[cost_class] for cost_class in of_units], dtype=np.int64)
         step = -(-len(classes) // CLASSES_MAX)
         domains = [root.pinned] if root.pinned >= 0 else range(root.level.count)
         for first in range(0, len(classes), max(step, 1)):
-            last = classes[min(first + step, len(classes)) - 1]
-            evicted = np.array(
-                [self._cost_class(i) <= last for i in range(len(self.prices))], dtype=np.bool_
-            )
+            evicted = ranks < first + step
             bound = self.eviction_view.problem(evicted, base=self.eviction_view.full)
             best = bound_all(bound).best[0]
             for place, domain in zip(self.domains, domains, strict=True):
@@ -330,8 +356,9 @@ class CandidateDomains:
     def _node_ranks(self, place: CandidateDomain) -> list[int]:
         """Rank units by the order in which `EmptiedNodes` evicts them; the others have the same rank, the last."""
         ranks = [len(self.eviction_view.units)] * len(self.eviction_view.units)
-        emptied = EmptiedNodes(self, place.nodes)
-        for position, unit in enumerate(emptied.units_in_order(self.min_pods)):
+        if self._emptied is None:
+            self._emptied = EmptiedNodes(self)
+        for position, unit in enumerate(self._emptied.units_in_order(self.min_pods, place.nodes)):
             ranks[unit] = position
         return ranks
 

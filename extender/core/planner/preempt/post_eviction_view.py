@@ -297,14 +297,12 @@ class PostEvictionCapacity:
         self.names = sorted({r for s in shapes for r, v in s.requests if v > 0} | {"pods"})
         self.ports = port_axes(list(shapes))
         self.width = len(self.names) + len(self.ports)
-        self.offered = np.array(
-            [[name in node.allocatable for name in self.names] for node in nodes], dtype=np.bool_
-        ).reshape(len(nodes), len(self.names))
+        self.offered = np.zeros((len(nodes), len(self.names)), dtype=np.bool_)
         self.free = np.zeros((len(nodes), self.width), dtype=np.int64)
-        for i, node in enumerate(nodes):
-            for a, name in enumerate(self.names):
-                if self.offered[i, a]:
-                    self.free[i, a] = node.free.get(name, 0)
+        for a, name in enumerate(self.names):
+            self.offered[:, a] = [name in node.allocatable for node in nodes]
+            self.free[:, a] = [node.free.get(name, 0) for node in nodes]
+        self.free[:, : len(self.names)] *= self.offered
         first = len(self.names)
         self.free[:, first:] = 1
         for i, node in enumerate(nodes):
@@ -530,6 +528,8 @@ class PostEvictionView:
 
     def _barriers(self) -> Iterator[EvictionBarrier]:
         node_devices = [shape.node_devices for shape in self.request.shapes]
+        if not any(node_devices) and not self.request.rules:
+            return
         for number, unit in enumerate(self.units):
             for pod in unit.pods:
                 node = self.node_table.index.get(pod.node)

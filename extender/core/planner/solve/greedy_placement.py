@@ -236,8 +236,8 @@ class PartialPlacement:
         if group.level.keys == keys:
             inside = np.array([outer] if best[outer] >= 0 else [], dtype=np.int64)
         else:
-            up = self.problem.node_table.up(group.level.keys, keys)
-            inside = np.flatnonzero((up == outer) & (best >= 0))
+            inside = self.problem.node_table.inside(group.level.keys, keys, outer)
+            inside = inside[best[inside] >= 0]
         return self._left_by_others(group, inside) if group.exclusive else inside
 
     def _left_by_others(self, group: CompiledGroup, inside: Ints) -> Ints:

@@ -124,7 +124,7 @@ def test_a_gang_on_several_nodes_is_evicted_once_for_all_of_them():
     ]  # fmt: skip
     request = ask(leaf("hi", 2, size=3), fleet, wide, *single)
     places = parts_of(request)[2]
-    order = EmptiedNodes(places, None).units_in_order(0)
+    order = EmptiedNodes(places).units_in_order(0, None)
     assert len(order) == 2
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(victim_search, "find_cheapest", only_proofs)
@@ -140,5 +140,5 @@ def test_nodes_of_one_rack_are_emptied_for_a_leaf_that_must_share_one():
     ]  # fmt: skip
     request = ask(leaf("hi", 2, size=3, topology=("rack",)), fleet, *units)
     view, _, places = parts_of(request)
-    order = EmptiedNodes(places, None).units_in_order(0)
+    order = EmptiedNodes(places).units_in_order(0, None)
     assert sorted(view.units[i].name for i in order) == ["Pod/ns/c", "Pod/ns/d"]
