@@ -69,7 +69,14 @@ def dropped_fields_of(group: api.Group, parent: str) -> tuple[str, ...]:
     written = {name.strip() for name in annotations.get(WRITTEN, "").split(",")}
     if APPLIED in annotations:
         written |= requested_fields(_spec_of(annotations[APPLIED]))
-    return tuple(name for name in FIELDS if name in written and not _has(group, parent, name))
+    spec = group.spec
+    present = {
+        field.encode_name
+        for field in msgspec.structs.fields(spec)
+        if getattr(spec, field.name) != field.default
+    }
+    present |= {"parentCompositePodGroupName"} if parent else set()
+    return tuple(name for name in FIELDS if name in written - present)
 
 
 def requested_fields(spec: Mapping[str, Any]) -> set[str]:
@@ -85,18 +92,6 @@ def _spec_of(text: str) -> Mapping[str, Any]:
         return msgspec.json.decode(text, type=_Applied).spec
     except msgspec.MsgspecError:  # any client may write the annotation; an invalid one is ignored
         return {}
-
-
-def _has(group: api.Group, parent: str, name: str) -> bool:
-    spec = group.spec
-    values: dict[str, object] = {
-        "disruptionMode": spec.disruption_mode,
-        "parentCompositePodGroupName": parent,
-        "priorityClassName": spec.priority_class_name,
-        "resourceClaims": spec.resource_claims,
-        "schedulingConstraints": spec.scheduling_constraints != api.SchedulingConstraints(),
-    }
-    return bool(values[name])
 
 
 BUILTIN_GROUP: Final = "scheduling.k8s.io"
