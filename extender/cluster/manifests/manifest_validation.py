@@ -54,7 +54,7 @@ def check(obj: api.Readable) -> None:
     """
     if isinstance(obj, api.Workload):
         problems = _workload(obj)
-    elif isinstance(obj, api.PodGroup | api.CompositePodGroup):
+    elif isinstance(obj, api.Group):
         problems = _common("spec", obj.spec, composite=isinstance(obj, api.CompositePodGroup))
     elif isinstance(obj, api.Pod):
         problems = _pod(obj.spec)
@@ -82,7 +82,7 @@ def admission_warnings(obj: api.Readable) -> Iterator[str]:
         for path, template, _, _ in _templates(obj):
             if _is_basic(template) and disrupts_all(template.disruption_mode):
                 yield f"{obj.label}: {path}.disruptionMode: {ALL_OF_BASIC}"
-    if not isinstance(obj, api.PodGroup | api.CompositePodGroup):
+    if not isinstance(obj, api.Group):
         return
     spec, refused = obj.spec, "an API server would refuse it"
     if not is_object_name(obj.metadata.name):

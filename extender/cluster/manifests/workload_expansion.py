@@ -319,7 +319,7 @@ class _FileWorkload(ABC):
             ):
                 yield self._entry_of(pod)
 
-    def _entry_of(self, obj: api.PodGroup | api.CompositePodGroup | api.Pod) -> Entry:
+    def _entry_of(self, obj: api.Group | api.Pod) -> Entry:
         """Return an entry in the place of the workload, as old as the workload is."""
         mine = self.manifest.metadata
         obj = with_metadata(
