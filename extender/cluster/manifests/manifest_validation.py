@@ -43,6 +43,9 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 ALL_OF_BASIC: Final = "all is meant for a gang, and the policy is basic; Kubernetes 1.38 refuses it in built-in objects (E11)"
 
 
+Templated = api.GroupSpec | api.Template
+
+
 def check(obj: api.Readable) -> None:
     """Validate an object.
 
@@ -112,7 +115,7 @@ def _is_basic(template: api.Template) -> bool:
     return policy is not None and policy.basic is not None and policy.gang is None
 
 
-def _wrong_keys(spec: api.GroupPolicies) -> Iterator[tuple[str, str]]:
+def _wrong_keys(spec: Templated) -> Iterator[tuple[str, str]]:
     """Yield the field of each constraint whose key is none of a label, with that key."""
     constraints = spec.scheduling_constraints
     keys = [
@@ -127,7 +130,7 @@ def _wrong_keys(spec: api.GroupPolicies) -> Iterator[tuple[str, str]]:
     yield from ((field, key) for field, key in keys if not is_label_key(key))
 
 
-def _common(path: str, spec: api.GroupPolicies, *, composite: bool) -> Iterator[str]:
+def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
     """Yield the violations of rules that hold for templates and for groups."""
     constraints = spec.scheduling_constraints
     topology = (*constraints.topology, *constraints.topology_constraints)
@@ -451,7 +454,7 @@ def _template(
                 )
 
 
-def _required(path: str, spec: api.GroupPolicies) -> Iterator[str]:
+def _required(path: str, spec: Templated) -> Iterator[str]:
     """Yield that a group names more children that always count than it counts."""
     gang = spec.scheduling_policy.gang if spec.scheduling_policy is not None else None
     if gang is None:
