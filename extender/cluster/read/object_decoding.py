@@ -30,6 +30,7 @@ from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Oper
 from extender.core.model.quantities import amounts
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.kinds.plain_pods_kind import plain_uid
+from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_policy import (
     LEVELS_MAX,
     NEAR_ENTRIES_MAX,
@@ -96,6 +97,7 @@ def _spec_of(text: str) -> Mapping[str, Any]:
 
 BUILTIN_GROUP: Final = "scheduling.k8s.io"
 OUR_GROUP: Final = "gang-extender.dev"
+API_VERSION: Final = f"{OUR_GROUP}/v1alpha1"
 
 T = TypeVar("T", bound=api.KubernetesObject)
 
@@ -513,6 +515,26 @@ def constraints_body(constraints: core.SchedulingConstraints) -> dict[str, Any]:
         body["topology"] = [{"key": key} for key in constraints.topology]
     if constraints.exclusive is not None:  # the default too: the field never changes
         body["exclusive"]["scope"] = constraints.exclusive.scope
+    return body
+
+
+def spec_body(spec: GroupSpec, *, clears_required: bool = False) -> dict[str, Any]:
+    """Return the `spec` of a group without its parent and its Workload; see `GroupManifest` for `clears_required`."""
+    policy: dict[str, object] = {"basic": {}}
+    if not spec.basic:
+        field = "minCount" if spec.kind == "PodGroup" else "minGroupCount"
+        gang: dict[str, object] = {field: spec.minimum}
+        if spec.required or clears_required:
+            gang["requiredGroups"] = list(spec.required)
+        policy = {"gang": gang}
+    body: dict[str, Any] = {
+        "schedulingPolicy": policy,
+        "disruptionMode": {spec.disruption_mode: {}},
+    }
+    if constraints := constraints_body(spec.constraints):
+        body["schedulingConstraints"] = constraints
+    if spec.priority_class:
+        body["priorityClassName"] = spec.priority_class
     return body
 
 
