@@ -32,6 +32,8 @@ class Present(Part, frozen=True, kw_only=True):
 
 
 class OwnerReference(Part, frozen=True, kw_only=True):
+    """The owner of an object."""
+
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -40,6 +42,8 @@ class OwnerReference(Part, frozen=True, kw_only=True):
 
 
 class ObjectMeta(Whole, frozen=True, kw_only=True):
+    """The metadata of an object."""
+
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -526,9 +530,12 @@ class TemplateRef(Whole, frozen=True, kw_only=True):
     workload: OldTemplateRef | None = None
 
 
-class GroupPolicies(Whole, frozen=True, kw_only=True):
-    """What groups and their templates have."""
+class GroupSpec(Whole, frozen=True, kw_only=True):
+    """The spec of a group: its parent and its policies."""
 
+    parent_composite_pod_group_name: str = ""
+    workload_ref: WorkloadRef | None = None
+    pod_group_template_ref: TemplateRef | None = None
     scheduling_policy: SchedulingPolicy | None = None
     scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
     disruption_mode: DisruptionMode | str | None = None
@@ -538,32 +545,37 @@ class GroupPolicies(Whole, frozen=True, kw_only=True):
     resource_claims: tuple[ClaimReference, ...] = ()
 
 
-class GroupSpec(GroupPolicies, frozen=True, kw_only=True):
-    """The spec of a group: its parent and its policies."""
-
-    parent_composite_pod_group_name: str = ""
-    workload_ref: WorkloadRef | None = None
-    pod_group_template_ref: TemplateRef | None = None
-
-
 class GroupStatus(Part, frozen=True, kw_only=True):
+    """The status of a group."""
+
     conditions: tuple[StoredCondition, ...] = ()
 
 
 class PodGroup(KubernetesObject, Whole, frozen=True, kw_only=True):
+    """A group of pods."""
+
     spec: GroupSpec = GroupSpec()
     status: GroupStatus = GroupStatus()
 
 
 class CompositePodGroup(KubernetesObject, Whole, frozen=True, kw_only=True):
+    """A group of groups."""
+
     spec: GroupSpec = GroupSpec()
     status: GroupStatus = GroupStatus()
 
 
-class Template(GroupPolicies, frozen=True, kw_only=True):
+class Template(Whole, frozen=True, kw_only=True):
     """A template of a group; with child templates it is a composite."""
 
     name: str = ""
+    scheduling_policy: SchedulingPolicy | None = None
+    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
+    disruption_mode: DisruptionMode | str | None = None
+    priority_class_name: str = ""
+    priority: Priority | None = None
+    preemption_policy: str = ""
+    resource_claims: tuple[ClaimReference, ...] = ()
     pod_group_templates: tuple[Template, ...] = ()
     composite_pod_group_templates: tuple[Template, ...] = ()
 

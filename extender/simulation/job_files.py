@@ -115,12 +115,12 @@ def jobs_of(
     parents = {
         key_of(entry.obj): parent_of(entry.obj)
         for entry in entries
-        if isinstance(entry.obj, api.PodGroup | api.CompositePodGroup)
+        if isinstance(entry.obj, api.Group)
     }
     # roots first, as their annotations are those of the job; then groups before their pods
     for entry in sorted(entries, key=lambda each: _depth(each.obj, parents)):
         obj = entry.obj
-        if isinstance(obj, api.PodGroup | api.CompositePodGroup):
+        if isinstance(obj, api.Group):
             try:
                 units.setdefault(_root(key_of(obj), parents), []).append(entry)
             except BadInput as fault:
@@ -252,7 +252,7 @@ def _repeated(jobs: Iterable[Job]) -> Iterator[str]:
 
 def _depth(obj: object, parents: Mapping[GroupKey, str]) -> int:
     """Return 0 for a root group, 1 for a group below one, 2 for everything else."""
-    if not isinstance(obj, api.PodGroup | api.CompositePodGroup):
+    if not isinstance(obj, api.Group):
         return 2
     return 1 if parents[key_of(obj)] else 0
 

@@ -670,7 +670,7 @@ def _read_as(
         (wrong if ours else unusual).extend(map(str, extra))
     if wrong:
         raise several(tuple(f"{name}: {text}" for text in wrong))
-    if isinstance(decoded, api.Workload | api.PodGroup | api.CompositePodGroup) or (
+    if isinstance(decoded, api.Workload | api.Group) or (
         isinstance(decoded, api.Pod) and role is Role.WANTED
     ):
         check(decoded)
@@ -698,7 +698,7 @@ def _checked_type(kind: str, spec: type[msgspec.Struct] | None) -> type[api.Kube
 def ident_of(obj: api.Readable) -> Ident:
     """Return the identity of an object; groups of the two API groups are different objects."""
     source = ""
-    if isinstance(obj, api.PodGroup | api.CompositePodGroup):
+    if isinstance(obj, api.Group):
         source = source_of(obj)
     return (type(obj).__name__, source, *obj.key)
 

@@ -410,7 +410,7 @@ def _check_uids(entries: Iterable[AnyEntry]) -> None:
     for entry in entries:
         if not isinstance(entry, Entry):
             continue
-        if not isinstance(entry.obj, api.Pod | api.PodGroup | api.CompositePodGroup):
+        if not isinstance(entry.obj, api.Pod | api.Group):
             continue
         first = of_uid.setdefault(entry.obj.metadata.uid, entry)
         if first is not entry:
@@ -431,7 +431,7 @@ def _check_priorities(entries: Sequence[Entry]) -> None:
     faults = []
     for entry in entries:
         obj = entry.obj
-        if not isinstance(obj, api.Pod | api.PodGroup | api.CompositePodGroup):
+        if not isinstance(obj, api.Pod | api.Group):
             continue
         if isinstance(obj, api.Pod) and ended(obj):
             continue
@@ -462,7 +462,7 @@ def build(manifest: CompleteManifest) -> Manifest:
     pods: list[PodUid] = []
     for n, entry in enumerate(manifest.entries):
         obj = entry.obj
-        if isinstance(obj, api.PodGroup | api.CompositePodGroup):
+        if isinstance(obj, api.Group):
             order[key_of(obj)] = n
             if entry.role is Role.WANTED:
                 groups.append(key_of(obj))

@@ -43,6 +43,9 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 ALL_OF_BASIC: Final = "all is meant for a gang, and the policy is basic; Kubernetes 1.38 refuses it in built-in objects (E11)"
 
 
+Templated = api.GroupSpec | api.Template
+
+
 def check(obj: api.Readable) -> None:
     """Validate an object.
 
@@ -54,7 +57,7 @@ def check(obj: api.Readable) -> None:
     """
     if isinstance(obj, api.Workload):
         problems = _workload(obj)
-    elif isinstance(obj, api.PodGroup | api.CompositePodGroup):
+    elif isinstance(obj, api.Group):
         problems = _common("spec", obj.spec, composite=isinstance(obj, api.CompositePodGroup))
     elif isinstance(obj, api.Pod):
         problems = _pod(obj.spec)
@@ -82,7 +85,7 @@ def admission_warnings(obj: api.Readable) -> Iterator[str]:
         for path, template, _, _ in _templates(obj):
             if _is_basic(template) and disrupts_all(template.disruption_mode):
                 yield f"{obj.label}: {path}.disruptionMode: {ALL_OF_BASIC}"
-    if not isinstance(obj, api.PodGroup | api.CompositePodGroup):
+    if not isinstance(obj, api.Group):
         return
     spec, refused = obj.spec, "an API server would refuse it"
     if not is_object_name(obj.metadata.name):
@@ -112,7 +115,7 @@ def _is_basic(template: api.Template) -> bool:
     return policy is not None and policy.basic is not None and policy.gang is None
 
 
-def _wrong_keys(spec: api.GroupPolicies) -> Iterator[tuple[str, str]]:
+def _wrong_keys(spec: Templated) -> Iterator[tuple[str, str]]:
     """Yield the field of each constraint whose key is none of a label, with that key."""
     constraints = spec.scheduling_constraints
     keys = [
@@ -127,7 +130,7 @@ def _wrong_keys(spec: api.GroupPolicies) -> Iterator[tuple[str, str]]:
     yield from ((field, key) for field, key in keys if not is_label_key(key))
 
 
-def _common(path: str, spec: api.GroupPolicies, *, composite: bool) -> Iterator[str]:
+def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
     """Yield the violations of rules that hold for templates and for groups."""
     constraints = spec.scheduling_constraints
     topology = (*constraints.topology, *constraints.topology_constraints)
@@ -451,7 +454,7 @@ def _template(
                 )
 
 
-def _required(path: str, spec: api.GroupPolicies) -> Iterator[str]:
+def _required(path: str, spec: Templated) -> Iterator[str]:
     """Yield that a group names more children that always count than it counts."""
     gang = spec.scheduling_policy.gang if spec.scheduling_policy is not None else None
     if gang is None:

@@ -151,7 +151,7 @@ def _roots(entries: Sequence[AnyEntry]) -> dict[GroupKey, GroupKey]:
     parents: dict[GroupKey, GroupKey | None] = {}
     for entry in entries:
         obj = entry.obj
-        if isinstance(obj, api.PodGroup | api.CompositePodGroup):
+        if isinstance(obj, api.Group):
             key, parent = key_of(obj), parent_of(obj)
             parents[key] = composite_key(key.namespace, parent) if parent else None
     roots = {}
@@ -168,7 +168,7 @@ def _roots(entries: Sequence[AnyEntry]) -> dict[GroupKey, GroupKey]:
 def _group_of(entry: AnyEntry) -> GroupKey | None:
     """Return the key of a group, or the leaf of a pod that has not ended."""
     obj = entry.obj
-    if isinstance(obj, api.PodGroup | api.CompositePodGroup):
+    if isinstance(obj, api.Group):
         return key_of(obj)
     return group_named(obj) if isinstance(obj, api.Pod) and not ended(obj) else None
 
@@ -195,9 +195,7 @@ class _Renaming:
         self._entries = entries
         self._suffix = suffix
         objects = [entry.obj for entry in entries]
-        self._groups = {
-            key_of(obj) for obj in objects if isinstance(obj, api.PodGroup | api.CompositePodGroup)
-        }
+        self._groups = {key_of(obj) for obj in objects if isinstance(obj, api.Group)}
         self._workloads = {
             (obj.kind, *obj.key) for obj in objects if isinstance(obj, api.WorkloadManifest)
         }
@@ -211,7 +209,7 @@ class _Renaming:
             obj = entry.obj
             if isinstance(obj, api.Pod):
                 obj = self._pod(obj)
-            elif isinstance(obj, api.PodGroup | api.CompositePodGroup):
+            elif isinstance(obj, api.Group):
                 obj = self._group(obj)
             yield msgspec.structs.replace(entry, obj=self._renamed(obj))
 
@@ -247,7 +245,7 @@ class _Renaming:
         pod = with_metadata(pod, labels=labels)
         return msgspec.structs.replace(pod, spec=spec, status=api.PodStatus())
 
-    def _group(self, group: api.PodGroup | api.CompositePodGroup) -> api.Group:
+    def _group(self, group: api.Group) -> api.Group:
         """Return a group below the copy of its parent."""
         name = parent_of(group)
         if not name or composite_key(group.metadata.namespace, name) not in self._groups:

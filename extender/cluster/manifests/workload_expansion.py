@@ -319,7 +319,7 @@ class _FileWorkload(ABC):
             ):
                 yield self._entry_of(pod)
 
-    def _entry_of(self, obj: api.PodGroup | api.CompositePodGroup | api.Pod) -> Entry:
+    def _entry_of(self, obj: api.Group | api.Pod) -> Entry:
         """Return an entry in the place of the workload, as old as the workload is."""
         mine = self.manifest.metadata
         obj = with_metadata(
@@ -382,7 +382,9 @@ class _WorkloadExpansion(_FileWorkload):
             self._leave_alone(text.removeprefix(f"{self._workload}: "))
             return
         if tree.outcome == "refused":
-            self._refuse(text)
+            of, where = self._workload, self._entry.where
+            refused = RefusedWorkload(of.kind, of.namespace, of.name, f"{where}: {text}")
+            self._expansion.refused.append(refused)
             return
         if text:
             self._expansion.warnings.append(f"{text}; its pods are placed one by one")
@@ -474,17 +476,6 @@ class _WorkloadExpansion(_FileWorkload):
         return DEFAULT_PROFILE.name, True
 
     # --- results
-
-    def _refuse(self, text: str) -> None:
-        workload = self._workload
-        self._expansion.refused.append(
-            RefusedWorkload(
-                workload.kind,
-                workload.namespace,
-                workload.name,
-                f"{self._entry.where}: {text}",
-            )
-        )
 
     def _leave_alone(self, reason: str) -> None:
         """Add the pods of a workload that no tree is made from, as its controller makes them."""

@@ -12,17 +12,18 @@ from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role, with_metadata
 from extender.cluster.manifests.manifest_validation import check
 from extender.cluster.read.object_decoding import (
+    API_VERSION,
     BUILTIN_GROUP,
     bad,
     convert,
     key_of,
     profile_of,
     source_of,
+    spec_body,
     without_nulls,
     workload_of,
 )
 from extender.cluster.read.pod_conversion import MARKERS, ended
-from extender.cluster.write.group_writer import API_VERSION, spec_body
 from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, BadQuantity, located
 from extender.core.model.ids import GroupKey

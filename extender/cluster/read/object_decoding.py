@@ -31,6 +31,7 @@ from extender.core.model.pods import NodeSelector, NodeSelectorRequirement, Oper
 from extender.core.model.quantities import Written, amounts
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.kinds.plain_pods_kind import plain_uid
+from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_policy import (
     LEVELS_MAX,
     NEAR_ENTRIES_MAX,
@@ -70,7 +71,14 @@ def dropped_fields_of(group: api.Group, parent: str) -> tuple[str, ...]:
     written = {name.strip() for name in annotations.get(WRITTEN, "").split(",")}
     if APPLIED in annotations:
         written |= requested_fields(_spec_of(annotations[APPLIED]))
-    return tuple(name for name in FIELDS if name in written and not _has(group, parent, name))
+    spec = group.spec
+    present = {
+        field.encode_name
+        for field in msgspec.structs.fields(spec)
+        if getattr(spec, field.name) != field.default
+    }
+    present |= {"parentCompositePodGroupName"} if parent else set()
+    return tuple(name for name in FIELDS if name in written - present)
 
 
 def requested_fields(spec: Mapping[str, Any]) -> set[str]:
@@ -88,20 +96,9 @@ def _spec_of(text: str) -> Mapping[str, Any]:
         return {}
 
 
-def _has(group: api.Group, parent: str, name: str) -> bool:
-    spec = group.spec
-    values: dict[str, object] = {
-        "disruptionMode": spec.disruption_mode,
-        "parentCompositePodGroupName": parent,
-        "priorityClassName": spec.priority_class_name,
-        "resourceClaims": spec.resource_claims,
-        "schedulingConstraints": spec.scheduling_constraints != api.SchedulingConstraints(),
-    }
-    return bool(values[name])
-
-
 BUILTIN_GROUP: Final = "scheduling.k8s.io"
 OUR_GROUP: Final = "gang-extender.dev"
+API_VERSION: Final = f"{OUR_GROUP}/v1alpha1"
 
 T = TypeVar("T", bound=api.KubernetesObject)
 
@@ -533,6 +530,26 @@ def constraints_body(constraints: core.SchedulingConstraints) -> dict[str, Any]:
         body["topology"] = [{"key": key} for key in constraints.topology]
     if constraints.exclusive is not None:  # the default too: the field never changes
         body["exclusive"]["scope"] = constraints.exclusive.scope
+    return body
+
+
+def spec_body(spec: GroupSpec, *, clears_required: bool = False) -> dict[str, Any]:
+    """Return the `spec` of a group without its parent and its Workload; see `GroupManifest` for `clears_required`."""
+    policy: dict[str, object] = {"basic": {}}
+    if not spec.basic:
+        field = "minCount" if spec.kind == "PodGroup" else "minGroupCount"
+        gang: dict[str, object] = {field: spec.minimum}
+        if spec.required or clears_required:
+            gang["requiredGroups"] = list(spec.required)
+        policy = {"gang": gang}
+    body: dict[str, Any] = {
+        "schedulingPolicy": policy,
+        "disruptionMode": {spec.disruption_mode: {}},
+    }
+    if constraints := constraints_body(spec.constraints):
+        body["schedulingConstraints"] = constraints
+    if spec.priority_class:
+        body["priorityClassName"] = spec.priority_class
     return body
 
 

@@ -15,27 +15,12 @@ from extender.core.model.message_formatting import did_you_mean
 
 PREFIX: Final = "gang-extender.dev/"
 # of users and of the service, by the field of metadata
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "labels": ("pod-group", "group", "total", "tree", "leaf", "kind", "exempt"),
-    "annotations": (
-        "parent",
-        "gang",
-        "topology",
-        "slices",
-        "exclusive",
-        "near",
-        "lost-members",
-        "min",
-        "workload",
-        "tree-from",
-        "plan",
-        "written",
-        "arrives-after",  # these three are for `simulate`
-        "arrives-every",
-        "runs-for",
-    ),
+_NAMES: Final = {
+    "labels": "pod-group group total tree leaf kind exempt",
+    "annotations": "parent gang topology slices exclusive near lost-members min workload tree-from plan written"
+    " arrives-after arrives-every runs-for",  # these three are for `simulate`
 }
-_FIELD_OF: Final = {PREFIX + name: field for field, names in _NAMES.items() for name in names}
+_FIELD_OF: Final = {PREFIX + name: field for field in _NAMES for name in _NAMES[field].split()}
 _METADATA: Final = frozenset(  # fields of metadata that are not read
     ("generateName", "selfLink", "managedFields", "deletionGracePeriodSeconds", "clusterName")
 )

@@ -27,21 +27,19 @@ from extender.cluster.connection.api_client import (
     Request,
     write_request,
 )
-from extender.cluster.read.object_decoding import constraints_body
+from extender.cluster.read.object_decoding import API_VERSION, spec_body
 from extender.cluster.write.pod_writer import MESSAGE_MAX, fault_of, rfc3339, send
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Group
 from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.core.workloads.kinds.plain_pods_kind import KIND as PLAIN
-from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.workload_object import MANAGED_BY, PARENT_ANNOTATION, TREE_LABEL
 from extender.ports.cluster_ports import Condition
 from extender.ports.log_ports import Clock
 from extender.ports.workload_ports import GroupLink, GroupManifest
 from extender.ports.written_names import MANAGED_BY_LABEL
 
-API_VERSION: Final = "gang-extender.dev/v1alpha1"
 PLURALS: Final = {"PodGroup": "podgroups", "CompositePodGroup": "compositepodgroups"}
 TRIES_MAX = 4  # against other writers of the same status; there are few
 
@@ -297,26 +295,6 @@ def manifest(group: GroupManifest) -> dict[str, Any]:
         },
         "spec": body,
     }
-
-
-def spec_body(spec: GroupSpec, *, clears_required: bool = False) -> dict[str, Any]:
-    """Return the `spec` of a group without its parent and its Workload; see `GroupManifest` for `clears_required`."""
-    policy: dict[str, object] = {"basic": {}}
-    if not spec.basic:
-        field = "minCount" if spec.kind == "PodGroup" else "minGroupCount"
-        gang: dict[str, object] = {field: spec.minimum}
-        if spec.required or clears_required:
-            gang["requiredGroups"] = list(spec.required)
-        policy = {"gang": gang}
-    body: dict[str, Any] = {
-        "schedulingPolicy": policy,
-        "disruptionMode": {spec.disruption_mode: {}},
-    }
-    if constraints := constraints_body(spec.constraints):
-        body["schedulingConstraints"] = constraints
-    if spec.priority_class:
-        body["priorityClassName"] = spec.priority_class
-    return body
 
 
 def _owner(group: GroupManifest) -> dict[str, object]:

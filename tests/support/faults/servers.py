@@ -27,6 +27,7 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid, Position
 from extender.core.model.pods import PodEnd
 from extender.ports.cluster_ports import Binding, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import START, LeaseGrant, LogPage
+from extender.runtime.periodic import kept_running
 from extender.runtime.wakeup import Wakeup
 from extender.simulation.memory_log import MemoryDatabase, MemoryEventLog, MemorySnapshots
 from extender.simulation.simulated_cluster import SimulatedCluster
@@ -274,6 +275,7 @@ class ServedCluster(KubernetesCluster):
         ):  # what the adapter binds to its parts, and this class has instead
             vars(self).pop(name, None)
         self._world = ObjectStore()  # without finalizers
+        self.workloads = model.workloads  # type: ignore[assignment]
         self._model = model
         self._faults = faults
         self.fence = fence
@@ -282,16 +284,12 @@ class ServedCluster(KubernetesCluster):
         """Start what reads; workloads are read from the model."""
         self._answered_ms = self._clock.monotonic_ms()
         for task in self._periodic_tasks():
-            self._background.append(self._spawn(task.run, task.name))
+            loop = kept_running(task.name, task.run)
+            self._background.append(asyncio.create_task(loop, name=f"cluster {task.name}"))
 
     async def _discover(self) -> None:
         await self._adjust(RESOURCES)
         self._discovered = True
-
-    @property
-    def workloads(self) -> Any:
-        """Return the port to workloads of the model."""
-        return self._model.workloads
 
     async def published(self) -> tuple[Anchor, ...]:
         """Read the published anchors."""

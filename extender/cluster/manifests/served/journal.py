@@ -273,17 +273,23 @@ class Journal:
 ENDED_KEPT: Final = 16_384
 
 
+class _Writes(msgspec.Struct):
+    """What was written to one object."""
+
+    bound: Bound | None = None
+    nominated: str | None = None
+    ungated: bool = False
+    disrupted: str | None = None  # message of its DisruptionTarget
+    evicted: bool = False
+    conditions: dict[str, Condition] = {}  # by type
+
+
 class JournalOverlay:
     """The fold of all lines so far, by UID."""
 
     def __init__(self) -> None:
-        self.bound: dict[str, Bound] = {}
+        self.of: dict[str, _Writes] = {}
         self._ended_on: dict[str, str] = {}  # node of bound pods that were deleted, oldest first
-        self.nominated: dict[str, str] = {}
-        self.ungated: set[str] = set()
-        self.disrupted: dict[str, str] = {}  # message of their DisruptionTarget
-        self.evicted: set[str] = set()
-        self.conditions: dict[str, dict[str, Condition]] = {}
         self.groups: dict[str, api.Group] = {}  # of workloads: those that the service wrote
         # UID -> kind, source, namespace, name
         self.where: dict[str, tuple[str, str, str, str]] = {}
@@ -295,120 +301,98 @@ class JournalOverlay:
 
         Of several bindings of one pod only the first counts.
         """
-        uid = record.uid
+        if isinstance(record, EventRecorded):
+            return False
+        if isinstance(record, DeletedObject):
+            return self._forget(record)
+        if isinstance(record, PodGroupWritten | CompositeWritten):
+            self.groups[record.uid] = record.object
+            self.where[record.uid] = ident_of(record.object)
+            for owner in record.object.metadata.owner_references:
+                self.where[owner.uid] = (owner.kind, "", record.namespace, owner.name)
+            return True
+        kind, source = "Pod", ""
+        writes = self.of.setdefault(record.uid, _Writes())
         match record:
-            case Bound():
-                if uid in self.bound:
-                    return False
-                self.bound[uid] = record
-                self.nominated.pop(uid, None)
-            case Nominated():
-                if uid in self.bound:
-                    return False
-                self.nominated[uid] = record.node
-            case GateRemoved():
-                self.ungated.add(uid)
-            case MarkedDisrupted():
-                self.disrupted[uid] = record.message
-            case Evicted():
-                self.evicted.add(uid)
-            case Conditions() | PodGroupWritten() | CompositeWritten():
-                self._apply_to_group(record)
-                return True
-            case EventRecorded():
+            case Bound() | Nominated() if writes.bound is not None:
                 return False
-            case DeletedObject():
-                return self._forget(record)
-        self.where[uid] = ("Pod", "", record.namespace, record.name)
+            case Bound():
+                writes.bound, writes.nominated = record, None
+            case Nominated():
+                writes.nominated = record.node
+            case GateRemoved():
+                writes.ungated = True
+            case MarkedDisrupted():
+                writes.disrupted = record.message
+            case Evicted():
+                writes.evicted = True
+            case Conditions():
+                writes.conditions |= {c.type: c for c in record.conditions}
+                kind, source = record.kind, record.source
+        self.where[record.uid] = (kind, source, record.namespace, record.name)
         return True
 
     def node_of(self, uid: str) -> str:
         """Return the node that a pod is or was bound to; empty: none, or it was deleted long ago."""
-        bound = self.bound.get(uid)
+        writes = self.of.get(uid)
+        bound = writes.bound if writes is not None else None
         return bound.node if bound is not None else self._ended_on.get(uid, "")
-
-    def _apply_to_group(self, record: Conditions | PodGroupWritten | CompositeWritten) -> None:
-        uid = record.uid
-        if isinstance(record, Conditions):
-            conditions = self.conditions.setdefault(uid, {})
-            conditions.update({condition.type: condition for condition in record.conditions})
-            self.where[uid] = (record.kind, record.source, record.namespace, record.name)
-            return
-        self.groups[uid] = record.object
-        self.where[uid] = ident_of(record.object)
-        for owner in record.object.metadata.owner_references:
-            self.where[owner.uid] = (owner.kind, "", record.namespace, owner.name)
 
     def _forget(self, record: DeletedObject) -> bool:
         ident = (record.kind, record.source, record.namespace, record.name)
         self.gone[ident] = self.gone.get(ident, 0) + 1
-        self.ungated.discard(record.uid)
-        self.evicted.discard(record.uid)
-        if record.uid in self.bound:
-            self._ended_on[record.uid] = self.bound[record.uid].node
+        writes = self.of.pop(record.uid, None)
+        if writes is not None and writes.bound is not None:
+            self._ended_on[record.uid] = writes.bound.node
             if len(self._ended_on) > ENDED_KEPT:
                 del self._ended_on[next(iter(self._ended_on))]
-        for table in (self.bound, self.nominated, self.disrupted, self.conditions, self.where):
-            table.pop(record.uid, None)
+        self.where.pop(record.uid, None)
         return self.groups.pop(record.uid, None) is not None
 
 
 def with_writes(obj: api.Readable, overlay: JournalOverlay) -> api.Readable:
     """Return an object of the manifests with the writes to it applied."""
-    if isinstance(obj, api.Pod):
-        return _pod(obj, overlay)
-    if isinstance(obj, api.PodGroup | api.CompositePodGroup):
-        return _group(obj, overlay)
+    writes = overlay.of.get(obj.metadata.uid)
+    if writes is not None and isinstance(obj, api.Pod):
+        return _pod(obj, writes)
+    if writes is not None and isinstance(obj, api.Group):
+        return _group(obj, writes)
     return obj
 
 
-def _group(group: api.Group, overlay: JournalOverlay) -> api.Group:
-    conditions = overlay.conditions.get(group.metadata.uid)
-    if conditions is None:
-        return group
+def _group(group: api.Group, writes: _Writes) -> api.Group:
     stored = {c.type: c for c in group.status.conditions}
     stored |= {
         c.type: api.StoredCondition(
             type=c.type, status=c.status, reason=c.reason, message=c.message
         )
-        for c in conditions.values()
+        for c in writes.conditions.values()
     }
     status = msgspec.structs.replace(group.status, conditions=tuple(stored.values()))
     return msgspec.structs.replace(group, status=status)
 
 
-def _pod(pod: api.Pod, overlay: JournalOverlay) -> api.Pod:
-    uid = pod.metadata.uid
+def _pod(pod: api.Pod, writes: _Writes) -> api.Pod:
     spec, status, metadata = pod.spec, pod.status, pod.metadata
-    if uid in overlay.ungated:
+    if writes.ungated:
         gates = tuple(gate for gate in spec.scheduling_gates if gate.name != GATE)
         spec = msgspec.structs.replace(spec, scheduling_gates=gates)
-    bound = overlay.bound.get(uid)
+    bound = writes.bound
     if bound is not None and not spec.node_name:
         spec = msgspec.structs.replace(spec, node_name=bound.node)
-        status = msgspec.structs.replace(
-            status, nominated_node_name="", phase=_running(status.phase)
-        )
+        phase = "Running" if status.phase in {"", "Pending"} else status.phase
+        status = msgspec.structs.replace(status, nominated_node_name="", phase=phase)
         if bound.plan:
             annotations = {**metadata.annotations, PLAN_ANNOTATION: bound.plan}
             metadata = msgspec.structs.replace(metadata, annotations=annotations)
-    elif uid in overlay.nominated and not spec.node_name:
-        status = msgspec.structs.replace(status, nominated_node_name=overlay.nominated[uid])
-    if uid in overlay.disrupted:
+    elif writes.nominated is not None and not spec.node_name:
+        status = msgspec.structs.replace(status, nominated_node_name=writes.nominated)
+    if writes.disrupted is not None or writes.evicted:
+        reason = PREEMPTED if writes.disrupted is not None else "EvictionByEvictionAPI"
         condition = api.StoredCondition(
-            type=DISRUPTION_TARGET, status="True", reason=PREEMPTED, message=overlay.disrupted[uid]
+            type=DISRUPTION_TARGET, status="True", reason=reason, message=writes.disrupted or ""
         )
         status = msgspec.structs.replace(status, conditions=(*status.conditions, condition))
-    if uid in overlay.evicted:
-        condition = api.StoredCondition(
-            type=DISRUPTION_TARGET, status="True", reason="EvictionByEvictionAPI"
-        )
-        marks = status.conditions if uid in overlay.disrupted else (*status.conditions, condition)
-        status = msgspec.structs.replace(status, phase="Failed", conditions=marks)
-    if spec is pod.spec and status is pod.status:
-        return pod
+    if writes.evicted:
+        status = msgspec.structs.replace(status, phase="Failed")
     return msgspec.structs.replace(pod, spec=spec, status=status, metadata=metadata)
-
-
-def _running(phase: str) -> str:
-    return "Running" if phase in {"", "Pending"} else phase

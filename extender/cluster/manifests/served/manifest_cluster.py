@@ -402,7 +402,7 @@ def _perhaps_there(files: ManifestFiles, missing: Ident) -> BadInput:
 
 
 def _source(obj: api.Readable) -> Source:
-    return source_of(obj) if isinstance(obj, api.PodGroup | api.CompositePodGroup) else "crd"
+    return source_of(obj) if isinstance(obj, api.Group) else "crd"
 
 
 _Mark = tuple[int, int, int]  # mtime in ns, size, inode
@@ -500,7 +500,7 @@ class FileWatcher:
             by_uid={
                 obj.metadata.uid: ident
                 for ident, obj in objects.items()
-                if isinstance(obj, api.Pod | api.PodGroup | api.CompositePodGroup)
+                if isinstance(obj, api.Pod | api.Group)
             },
             ignored={
                 name: f"{faults[name]}; {KEPT if name in choice.used else LEFT_OUT}"

@@ -161,13 +161,21 @@ def _part(
         if leaf is None or pod_template(workload, job, replicas - 1) == first:
             return leaf
         if replicas * most > PODS_MAX:
-            raise InvalidPolicy(_too_many_templates(workload, name, replicas * most))
+            text = (
+                f"{replicas * most} pods with a node selector for each Job ({NODE_SELECTOR}), at most {PODS_MAX} are "
+                "possible; make it several ReplicatedJobs"
+            )
+            raise _too_many(workload, name, text)
         templates = (pod_template(workload, job, index) for index in range(replicas))
         of_pods = tuple(template for template in templates for _ in range(most))
         return msgspec.structs.replace(leaf, leading=of_pods)
     gang = all_at_once(spec) and not is_initializer(job)
     if replicas > CHILDREN_MAX:
-        raise InvalidPolicy(_too_many_jobs(workload, name, replicas))
+        text = (
+            f"{replicas} Jobs would be {replicas} groups, at most {CHILDREN_MAX} are allowed; write the "
+            f"label {LEAF_LABEL}: {PER_REPLICATED_JOB} into its pod template to make all its pods one group"
+        )
+        raise _too_many(workload, name, text)
     leaves = [
         _leaf(
             group_name(workload, name, str(index)),
@@ -197,22 +205,9 @@ def _part(
     )
 
 
-def _too_many_jobs(workload: WorkloadObject, name: str, replicas: int) -> TreeRefusal:
+def _too_many(workload: WorkloadObject, name: str, text: str) -> InvalidPolicy:
     field = f"spec.replicatedJobs[{name}].replicas"
-    text = (
-        f"{replicas} Jobs would be {replicas} groups, at most {CHILDREN_MAX} are allowed; write the "
-        f"label {LEAF_LABEL}: {PER_REPLICATED_JOB} into its pod template to make all its pods one group"
-    )
-    return refusal_of(workload, "TooManyGroups", field, text)
-
-
-def _too_many_templates(workload: WorkloadObject, name: str, pods: int) -> TreeRefusal:
-    field = f"spec.replicatedJobs[{name}].replicas"
-    text = (
-        f"{pods} pods with a node selector for each Job ({NODE_SELECTOR}), at most {PODS_MAX} are possible; "
-        "make it several ReplicatedJobs"
-    )
-    return refusal_of(workload, "TooManyGroups", field, text)
+    return InvalidPolicy(refusal_of(workload, "TooManyGroups", field, text))
 
 
 def _leaf(
