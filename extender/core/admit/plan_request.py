@@ -204,14 +204,17 @@ NO_CAPACITY: Final = ("impossible", "unknown")  # outcomes of a tree that is com
 EMPTY_HINTS: Final[Mapping[PodUid, NodeName]] = {}
 
 
-def is_candidate(pod: Pod) -> bool:
+def is_candidate(pod: Pod, *, may_lack: bool = False) -> bool:
     """Return whether a pod may be planned: not assigned, not terminating, and nothing keeps kube-scheduler from trying it.
 
     That is a scheduling gate of others, or an object that the pod names and that does not exist.
+
+    Args:
+        may_lack: The answer about a pod that lacks such an object: it keeps its tree waiting until some of that is placed.
     """
-    if pod.node is not None or pod.deleting or pod.waits_for:
+    if pod.node is not None or pod.deleting:
         return False
-    return all(gate == GATE for gate in pod.gates)
+    return may_lack if pod.waits_for else all(gate == GATE for gate in pod.gates)
 
 
 def is_running(pod: Pod) -> bool:
@@ -332,20 +335,15 @@ def _all_provided(
         if previous is not pods:
             previous_ids = set(map(id, previous))
             fresh = [pod for pod in pods if id(pod) not in previous_ids]
-            if any(_waits(pod, started=before.started) and pod.uid not in held for pod in fresh):
+            may_lack = not before.started
+            if any(is_candidate(p, may_lack=may_lack) and p.uid not in held for p in fresh):
                 return False
     return True
 
 
-def _waits(pod: Pod, *, started: bool) -> bool:
-    """Return whether a pod keeps its tree waiting: one that lacks an object does so until some of the tree is placed."""
-    lacks = bool(pod.waits_for) and pod.node is None and not pod.deleting
-    return is_candidate(pod) or (lacks and not started)
-
-
 def _lacks_reservation(tree: Tree, held: Mapping[PodUid, Reservation], *, started: bool) -> bool:
     return any(
-        pod.node is None and pod.uid not in held and _waits(pod, started=started)
+        is_candidate(pod, may_lack=not started) and pod.uid not in held
         for group in tree.groups
         if not group.deleting
         for pod in tree.members.get(group.key, ())
