@@ -44,11 +44,7 @@ class NewGangLimit(msgspec.Struct, frozen=True, gc=False):
 
 
 class NewGangLimits:
-    """The token buckets of all namespaces.
-
-    Args:
-        per_minute: New gangs per namespace and minute; 0: any number.
-    """
+    """The token buckets of all namespaces; `per_minute`: new gangs per namespace and minute, 0: any number."""
 
     def __init__(self, per_minute: int) -> None:
         self._per_minute = per_minute

@@ -44,11 +44,7 @@ class EmptiedNodes:
     """The order for one request and one domain of its root."""
 
     def __init__(self, places: CandidateDomains, within: Bools | None) -> None:
-        """Prepare the order.
-
-        Args:
-            within: Per node: where members may be placed; None: everywhere.
-        """
+        """Prepare the order; `within`: per node where members may be placed; None: everywhere."""
         eviction_view, cost_model, prices = places.eviction_view, places.cost_model, places.prices
         self._eviction_view = eviction_view
         self._cost_model = cost_model
@@ -79,11 +75,7 @@ class EmptiedNodes:
                 self._nodes_of_leaf.setdefault(self._leaf[unit], set()).add(node)
 
     def units_in_order(self, min_pods: int) -> list[int]:
-        """Return the units that are evicted, in their order.
-
-        Args:
-            min_pods: Smallest number of pods to place; 0: the minimum of the tree.
-        """
+        """Return the units in the order of their eviction; `min_pods`: pods to place at least, 0: the minimum of the tree."""
         problem = self._eviction_view.full
         leaves = [g for g in problem.groups if g.leaf and g.alive and g.members]
         weight = {g.index: max(problem.weights[k] for k in g.members) for g in leaves}
