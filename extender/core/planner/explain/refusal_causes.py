@@ -490,7 +490,6 @@ LINES_MAX = 8
 class Shortfall:
     """The domain where a leaf comes closest to its minimum."""
 
-    leaf: CompiledGroup
     domain: int
     holds: int  # members it could have there, bound ones included
     # resources of which there is too little, each taken alone; empty: only together
@@ -536,7 +535,7 @@ def shortfall(problem: PlacementProblem, leaf: CompiledGroup) -> Shortfall | Non
     if (closed := problem.exclusive.closed.get(leaf.index)) is not None:
         most[closed] = -1
     domain = int(np.argmax(most))
-    return Shortfall(leaf, domain, int(most[domain]), _lacking(problem, leaf, domain))
+    return Shortfall(domain, int(most[domain]), _lacking(problem, leaf, domain))
 
 
 def placeable(problem: PlacementProblem, leaf: CompiledGroup) -> dict[int, Ints]:
