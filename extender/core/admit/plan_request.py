@@ -369,6 +369,17 @@ def plan_request(
     tree_root = with_taken(ruled.root, holders)
     if part.slices:
         tree_root = _with_slices(view, tree_root, part.slices)
+
+    def rejected_nodes() -> Iterator[NodeRejection]:
+        for key in rejections:
+            rejection, pod = state.rejections.get(key), view.pods.get(key.uid)
+            if rejection is None or pod is None:
+                continue
+            if key.gang_uid == root.uid and key.node in view.nodes:
+                shapes = enumerate(ruled.shapes if rejection.by_shape else ())
+                alike = [NodeRejection(node=key.node, shape=n) for n, s in shapes if s == pod.shape]
+                yield from alike or [NodeRejection(node=key.node, uid=key.uid)]
+
     request = PlanRequest(
         root=tree_root,
         closed=closed_domains(holders),
@@ -376,7 +387,9 @@ def plan_request(
         shapes=ruled.shapes,
         rules=ruled.rules,
         preferences=ruled.preferences or UNSET,
-        rejected_nodes=_rejected_nodes(view, state, part.tree.root.uid, ruled.shapes, rejections),
+        rejected_nodes=tuple(
+            sorted(rejected_nodes(), key=lambda v: (v.node, v.uid or "", v.shape or 0))
+        ),
         claims_in_use=_claims_in_use(view, state, part.claims),
         budget=budget,
         levels=rows.levels(view, part.topology_keys) or UNSET,
@@ -524,32 +537,6 @@ def _rank(pod: Pod, labels: Sequence[str]) -> int | None:
             return None
         rank = rank * RANK_STEP + int(text)
     return rank
-
-
-def _rejected_nodes(
-    view: ClusterView,
-    state: ReservationState,
-    gang_uid: GangUid,
-    shapes: tuple[PodShape, ...],
-    holding: Collection[RejectionKey],
-) -> tuple[NodeRejection, ...]:
-    rejections = []
-    for key in holding:
-        rejection = state.rejections.get(key)
-        if rejection is None or key.gang_uid != gang_uid or key.node not in view.nodes:
-            continue
-        pod = view.pods.get(key.uid)
-        if pod is None:
-            continue
-        alike = (
-            [n for n, shape in enumerate(shapes) if shape == pod.shape]
-            if rejection.by_shape
-            else []
-        )
-        rejections += [NodeRejection(node=key.node, shape=number) for number in alike]
-        if not alike:
-            rejections.append(NodeRejection(node=key.node, uid=key.uid))
-    return tuple(sorted(rejections, key=lambda v: (v.node, v.uid or "", v.shape or 0)))
 
 
 def _claims_in_use(
