@@ -516,8 +516,13 @@ class InterpodRules:
         rules = [(own_rule(rule), rule) for rule in own]
         # placed pods with anti-affinity exclude members from their domains
         for rule, at in standing.items():
-            there, about = (_by_value(view, rule.keys[0], at),), _about(cached, numbers, rule)
-            excluding = PlanRule(kind="apart", keys=rule.keys, shapes=(), about=about, there=there)
+            excluding = PlanRule(
+                kind="apart",
+                keys=rule.keys,
+                shapes=(),
+                about=_about(cached, numbers, rule),
+                there=(_by_value(view, rule.keys[0], at),),
+            )
             rules.append((excluding, rule))
         rules.sort(key=lambda pair: _order(pair[0]))
         return msgspec.structs.replace(
