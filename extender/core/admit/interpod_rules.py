@@ -478,13 +478,50 @@ class InterpodRules:
         if not own and not soft and not standing:
             return plain
         ruled, numbers = _split(cached, (*own, *standing))
-        rules = [(self._own(view, state, cached, ruled, numbers, taken, r), r) for r in own]
+        # required affinity counts only pods that are certain to run there: besides assigned pods those
+        # with a reservation of the same tree, because a tree is bound as one
+        root = state.gangs.get(tree.root.uid)
+        sure = root.reservations if root is not None else {}
+
+        def own_rule(rule: PodRule) -> PlanRule:
+            counts = self._counts(view, rule, taken, sure if rule.kind == "near" else None)
+            return PlanRule(
+                kind=rule.kind,
+                keys=rule.keys,
+                shapes=tuple(n for n, shape in enumerate(ruled.shapes) if rule in shape.rules),
+                about=_about(cached, numbers, rule),
+                there=tuple(_table(view, rule, key, counts) for key in rule.keys),
+                skew=rule.skew,
+                least_domains=rule.least_domains,
+                honors_affinity=rule.honors_affinity,
+                honors_taints=rule.honors_taints,
+            )
+
+        def preference(wish: PodPreference) -> PlanPreference:
+            rule = wish.rule
+            return PlanPreference(
+                kind=rule.kind,
+                key=rule.keys[0],
+                weight=wish.weight,
+                shapes=tuple(
+                    n for n, shape in enumerate(ruled.shapes) if wish in _preferred(shape)
+                ),
+                there=_table(view, rule, rule.keys[0], self._counts(view, rule, taken)),
+                among=bool(_selected(cached, rule)),
+                skew=rule.skew,
+                honors_affinity=rule.honors_affinity,
+                honors_taints=rule.honors_taints,
+            )
+
+        rules = [(own_rule(rule), rule) for rule in own]
         # placed pods with anti-affinity exclude members from their domains
         for rule, at in standing.items():
-            by_domain = (_by_value(view, rule.keys[0], at),)
-            about = _about(cached, numbers, rule)
             excluding = PlanRule(
-                kind="apart", keys=rule.keys, shapes=(), about=about, there=by_domain
+                kind="apart",
+                keys=rule.keys,
+                shapes=(),
+                about=_about(cached, numbers, rule),
+                there=(_by_value(view, rule.keys[0], at),),
             )
             rules.append((excluding, rule))
         rules.sort(key=lambda pair: _order(pair[0]))
@@ -492,7 +529,7 @@ class InterpodRules:
             ruled,
             rules=tuple(r for r, _ in rules),
             sources=tuple(r for _, r in rules),
-            preferences=tuple(self._preference(view, cached, ruled, taken, wish) for wish in soft),
+            preferences=tuple(map(preference, soft)),
         )
 
     def keep(self, roots: set[GangUid]) -> None:
@@ -504,54 +541,6 @@ class InterpodRules:
         self._node_counts = {
             rule: counts for rule, counts in self._node_counts.items() if rule in used
         }
-
-    def _own(
-        self,
-        view: ClusterView,
-        state: ReservationState,
-        cached: _TreeCache,
-        ruled: InterpodRulePart,
-        numbers: Mapping[PodUid, int],
-        taken: Mapping[NodeName, UsedCapacity],
-        rule: PodRule,
-    ) -> PlanRule:
-        root = state.gangs.get(cached.tree.root.uid)
-        # required affinity counts only pods that are certain to run there: besides assigned pods those
-        # with a reservation of the same tree, because a tree is bound as one
-        sure = root.reservations if root is not None else {}
-        counts = self._counts(view, rule, taken, sure if rule.kind == "near" else None)
-        return PlanRule(
-            kind=rule.kind,
-            keys=rule.keys,
-            shapes=tuple(n for n, shape in enumerate(ruled.shapes) if rule in shape.rules),
-            about=_about(cached, numbers, rule),
-            there=tuple(_table(view, rule, key, counts) for key in rule.keys),
-            skew=rule.skew,
-            least_domains=rule.least_domains,
-            honors_affinity=rule.honors_affinity,
-            honors_taints=rule.honors_taints,
-        )
-
-    def _preference(
-        self,
-        view: ClusterView,
-        cached: _TreeCache,
-        ruled: InterpodRulePart,
-        taken: Mapping[NodeName, UsedCapacity],
-        wish: PodPreference,
-    ) -> PlanPreference:
-        rule = wish.rule
-        return PlanPreference(
-            kind=rule.kind,
-            key=rule.keys[0],
-            weight=wish.weight,
-            shapes=tuple(n for n, shape in enumerate(ruled.shapes) if wish in _preferred(shape)),
-            there=_table(view, rule, rule.keys[0], self._counts(view, rule, taken)),
-            among=bool(_selected(cached, rule)),
-            skew=rule.skew,
-            honors_affinity=rule.honors_affinity,
-            honors_taints=rule.honors_taints,
-        )
 
     def _counts(
         self,

@@ -141,11 +141,7 @@ class RejectionEvidence:
         offered: Sequence[NodeName],
         native: bool,
     ) -> None:
-        """Record that a filter call for a member did not include its node.
-
-        Args:
-            native: Whether kube-scheduler's own group scheduling is on.
-        """
+        """Record that a filter call for a member did not include its node; `native`: kube-scheduler's own group scheduling is on."""
         plan, at_ms = self._accepted.get(reservation.uid, (None, 0))
         accepted = plan == reservation.plan and now_ms - at_ms < RESTLESS_MS
         # With its own group scheduling on, kube-scheduler tries a group with topology in one domain after the other, and

@@ -220,14 +220,17 @@ NO_CAPACITY: Final = ("impossible", "unknown")  # outcomes of a tree that is com
 EMPTY_HINTS: Final[Mapping[PodUid, NodeName]] = {}
 
 
-def is_candidate(pod: Pod) -> bool:
+def is_candidate(pod: Pod, *, may_lack: bool = False) -> bool:
     """Return whether a pod may be planned: not assigned, not terminating, and nothing keeps kube-scheduler from trying it.
 
     That is a scheduling gate of others, or an object that the pod names and that does not exist.
+
+    Args:
+        may_lack: The answer about a pod that lacks such an object: it keeps its tree waiting until some of that is placed.
     """
-    if pod.node is not None or pod.deleting or pod.waits_for:
+    if pod.node is not None or pod.deleting:
         return False
-    return all(gate == GATE for gate in pod.gates)
+    return may_lack if pod.waits_for else all(gate == GATE for gate in pod.gates)
 
 
 def is_running(pod: Pod) -> bool:
@@ -348,20 +351,15 @@ def _all_provided(
         if previous is not pods:
             previous_ids = set(map(id, previous))
             fresh = [pod for pod in pods if id(pod) not in previous_ids]
-            if any(_waits(pod, started=before.started) and pod.uid not in held for pod in fresh):
+            may_lack = not before.started
+            if any(is_candidate(p, may_lack=may_lack) and p.uid not in held for p in fresh):
                 return False
     return True
 
 
-def _waits(pod: Pod, *, started: bool) -> bool:
-    """Return whether a pod keeps its tree waiting: one that lacks an object does so until some of the tree is placed."""
-    lacks = bool(pod.waits_for) and pod.node is None and not pod.deleting
-    return is_candidate(pod) or (lacks and not started)
-
-
 def _lacks_reservation(tree: Tree, held: Mapping[PodUid, Reservation], *, started: bool) -> bool:
     return any(
-        pod.node is None and pod.uid not in held and _waits(pod, started=started)
+        is_candidate(pod, may_lack=not started) and pod.uid not in held
         for group in tree.groups
         if not group.deleting
         for pod in tree.members.get(group.key, ())
@@ -387,6 +385,17 @@ def plan_request(
     tree_root = with_taken(ruled.root, holders)
     if part.slices:
         tree_root = _with_slices(view, tree_root, part.slices)
+
+    def rejected_nodes() -> Iterator[NodeRejection]:
+        for key in rejections:
+            rejection, pod = state.rejections.get(key), view.pods.get(key.uid)
+            if rejection is None or pod is None:
+                continue
+            if key.gang_uid == root.uid and key.node in view.nodes:
+                shapes = enumerate(ruled.shapes if rejection.by_shape else ())
+                alike = [NodeRejection(node=key.node, shape=n) for n, s in shapes if s == pod.shape]
+                yield from alike or [NodeRejection(node=key.node, uid=key.uid)]
+
     request = PlanRequest(
         root=tree_root,
         closed=closed_domains(holders),
@@ -394,7 +403,9 @@ def plan_request(
         shapes=ruled.shapes,
         rules=ruled.rules,
         preferences=ruled.preferences or UNSET,
-        rejected_nodes=_rejected_nodes(view, state, part.tree.root.uid, ruled.shapes, rejections),
+        rejected_nodes=tuple(
+            sorted(rejected_nodes(), key=lambda v: (v.node, v.uid or "", v.shape or 0))
+        ),
         claims_in_use=_claims_in_use(view, state, part.claims),
         budget=budget,
         levels=rows.levels(view, part.topology_keys) or UNSET,
@@ -546,32 +557,6 @@ def _rank(pod: Pod, labels: Sequence[str]) -> int | None:
             return None
         rank = rank * RANK_STEP + int(text)
     return rank
-
-
-def _rejected_nodes(
-    view: ClusterView,
-    state: ReservationState,
-    gang_uid: GangUid,
-    shapes: tuple[PodShape, ...],
-    holding: Collection[RejectionKey],
-) -> tuple[NodeRejection, ...]:
-    rejections = []
-    for key in holding:
-        rejection = state.rejections.get(key)
-        if rejection is None or key.gang_uid != gang_uid or key.node not in view.nodes:
-            continue
-        pod = view.pods.get(key.uid)
-        if pod is None:
-            continue
-        alike = (
-            [n for n, shape in enumerate(shapes) if shape == pod.shape]
-            if rejection.by_shape
-            else []
-        )
-        rejections += [NodeRejection(node=key.node, shape=number) for number in alike]
-        if not alike:
-            rejections.append(NodeRejection(node=key.node, uid=key.uid))
-    return tuple(sorted(rejections, key=lambda v: (v.node, v.uid or "", v.shape or 0)))
 
 
 def _claims_in_use(

@@ -139,11 +139,7 @@ class Readmissions:
         drafts: Iterable[NewEvent],
         now_ms: int,
     ) -> list[ReadmissionLoop]:
-        """Count the releases without a cause among some recorded events.
-
-        Returns:
-            The trees that are deferred now.
-        """
+        """Count the releases without a cause among some recorded events, and return the trees that are deferred now."""
         by_gang: dict[GangUid, list[ReservationReleased]] = {}
         rejected: set[GangUid] = set()
         for draft in drafts:

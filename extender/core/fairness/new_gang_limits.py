@@ -37,18 +37,11 @@ class NewGangLimit(msgspec.Struct, frozen=True, gc=False):
         'waiting for its turn: its namespace has more than 60 new gangs per minute (max_new_gangs_per_minute); 3 of them come before it, about 4 s'
         """
         wait_s = math.ceil((self.before + 1) * MINUTE_MS / self.per_minute / 1000)
-        return (
-            f"waiting for its turn: its namespace has more than {self.per_minute} new gangs per minute "
-            f"(max_new_gangs_per_minute); {self.before} of them come before it, about {wait_s} s"
-        )
+        return f"{self.kind_sentence()}; {self.before} of them come before it, about {wait_s} s"
 
 
 class NewGangLimits:
-    """The token buckets of all namespaces.
-
-    Args:
-        per_minute: New gangs per namespace and minute; 0: any number.
-    """
+    """The token buckets of all namespaces; `per_minute`: new gangs per namespace and minute, 0: any number."""
 
     def __init__(self, per_minute: int) -> None:
         self._per_minute = per_minute

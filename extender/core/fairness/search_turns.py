@@ -88,11 +88,7 @@ class SearchTurns:
         self._factor = 0  # by which the effort of the running search counts in `_unshared`
 
     def choose(self, waiting: Iterable[WaitingSearch]) -> WaitingSearch | None:
-        """Return the search that is next, or None.
-
-        Args:
-            waiting: Of each namespace in the order in which its trees are searched.
-        """
+        """Return the search that is next, or None; `waiting`: of each namespace in the order in which its trees are searched."""
         searches = tuple(waiting)
         if not searches:
             return None
@@ -215,8 +211,7 @@ class SearchBackoff:
     def answered(self, uid: GangUid, request: PlanRequest, verdict: Verdict, took_ms: int) -> int:
         """Record the answer of a search, and return how long the tree waits before the next one, in milliseconds.
 
-        Returns:
-            0 unless the budget was used up; then a pause that doubles each time.
+        That is 0 unless the budget was used up; then a pause that doubles each time.
         """
         if verdict.search.exhausted:
             self._spent.pop(uid, None)

@@ -517,9 +517,21 @@ def _leaving(
     """Return by node the assigned pods that may leave, and reservations up to its priority; `shapes` gets their shapes."""
     own = {pod.uid for pod in tree.pods}
     leaving: dict[NodeName, list[PlanVictim]] = {}
+
+    def occupant(pod: Pod, node: NodeName, shape: PodShape) -> PlanVictim:
+        counts = counted_by(ruled, pod) if ruled.rules else ()
+        return PlanVictim(
+            pod=pod.path,
+            uid=pod.uid,
+            node=node,
+            shape=shapes.setdefault(shape, len(shapes)),
+            # what attracts the tree may leave with the pod, but must not count as gone
+            rules=tuple(i for i in counts if ruled.rules[i].kind == "apart"),
+        )
+
     for node in sorted(view.nodes):
         pods = [
-            _occupant(pod, node, pod.shape, ruled, shapes)
+            occupant(pod, node, pod.shape)
             for pod in view.on_node.get(node, {}).values()
             if may_leave(pod) and pod.uid not in own and pod.uid not in staying
         ]
@@ -530,28 +542,10 @@ def _leaving(
             if reservation.uid not in own and pod is not None and pod.node is None:
                 requests = tuple(sorted(reservation.requests.items()))
                 shape = msgspec.structs.replace(pod.shape, requests=requests)
-                pods.append(_occupant(pod, node, shape, ruled, shapes))
+                pods.append(occupant(pod, node, shape))
         if pods:
             leaving[node] = sorted(pods, key=lambda p: (p.pod, p.uid))
     return leaving
-
-
-def _occupant(
-    pod: Pod,
-    node: NodeName,
-    shape: PodShape,
-    ruled: InterpodRulePart,
-    shapes: dict[PodShape, int],
-) -> PlanVictim:
-    counts = counted_by(ruled, pod) if ruled.rules else ()
-    return PlanVictim(
-        pod=pod.path,
-        uid=pod.uid,
-        node=node,
-        shape=shapes.setdefault(shape, len(shapes)),
-        # what attracts the tree may leave with the pod, but must not count as gone
-        rules=tuple(i for i in counts if ruled.rules[i].kind == "apart"),
-    )
 
 
 def decide_hold(

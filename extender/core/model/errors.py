@@ -74,11 +74,7 @@ def merged_by_object(texts: Sequence[str]) -> list[str]:
 
 
 def several(texts: tuple[str, ...], *, complete: bool = True) -> BadInput:
-    """Return one error for one or more texts.
-
-    Args:
-        complete: Whether there is nothing else; otherwise the rest of the input was not read.
-    """
+    """Return one error for one or more texts; `complete` False: the rest of the input was not read."""
     if len(texts) == 1 and complete:
         return BadInput(texts[0])
     return BadInputs(texts, complete=complete)

@@ -614,6 +614,12 @@ def _with_surplus_moves(
     Returns:
         The forest with these changes, and the other moved groups.
     """
+
+    def is_last(parent: GroupKey, group: Group) -> bool:
+        """Return whether a group comes after all children of a parent that are in its tree."""
+        last = forest.trees[forest.root_of[parent]].children[parent][-1]
+        return _stored_order(group) > _stored_order(last)
+
     hanging = bool(_hanging(forest.waiting, moved))
     removed: dict[GroupKey, set[_Order]] = {}
     come: dict[GroupKey, list[Group]] = {}
@@ -627,7 +633,7 @@ def _with_surplus_moves(
             key in forest.root_of
             or (hanging and key.kind == "CompositePodGroup")
             or (orphan is not None and not is_surplus)
-            or (group is not None and (parent is None or not _is_last(forest, parent, group)))
+            or (group is not None and (parent is None or not is_last(parent, group)))
             or (group is not None and isinstance(_above(group, groups), _Chain))
         ):
             others.append(key)
@@ -656,21 +662,12 @@ def _with_surplus_moves(
     return changed, others
 
 
-def _tree_of(forest: Forest, key: GroupKey) -> Tree:
-    return forest.trees[forest.root_of[key]]
-
-
 def _surplus_parent(forest: Forest, group: Group) -> GroupKey | None:
     """Return the parent of a group if it has too many children."""
     if group.parent is None:
         return None
     parent = composite_key(group.key.namespace, group.parent)
     return parent if parent in forest.surplus else None
-
-
-def _is_last(forest: Forest, parent: GroupKey, group: Group) -> bool:
-    """Return whether a group comes after all children of a parent that are in its tree."""
-    return _stored_order(group) > _stored_order(_tree_of(forest, parent).children[parent][-1])
 
 
 def _with_trees_anew(

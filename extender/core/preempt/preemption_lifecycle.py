@@ -97,15 +97,33 @@ def decide_evictions(
 ) -> list[NewEvent]:
     """Return the events that bring pending preemptions up to date with the view."""
 
+    def end_of(preemption: PendingPreemption, ended: list[Victim]) -> AnyEventData | None:
+        reason, text = _cancel_reason(view, forest, preemption)
+        reduced = ""
+        if not preemption.gives_up or len(ended) == len(preemption.victims):
+            bound = 0 if preemption.gives_up else _bound(view, state, preemption)
+            if bound or preemption.gives_up:
+                return PreemptionCompleted(
+                    preemption=preemption.id,
+                    bound=bound,
+                    evicted=preemption.evicted + len(ended),
+                    duration_ms=max(context.now_us - preemption.at_us, 0) // 1000,
+                )
+            left = [v for v in preemption.victims.values() if v not in ended]
+            if not reason:
+                reason, text = _stalled_reason(view, preemption, left, context)
+            if not reason and preemption.claims:
+                reason, text, reduced = _not_freed_reason(view, state, preemption, context.now_us)
+        if not reason:
+            return None
+        return cancellation(view, preemption, context, reason=reason, text=text, reduced=reduced)
+
     def changes_of(preemption: PendingPreemption) -> Iterator[NewEvent]:
         victims = sorted(preemption.victims.values(), key=lambda v: v.pod)
         ended = [v for v in victims if _is_gone(view, v)]
         for victim in ended:
             yield context.follow(preemption, _victim_gone(view, preemption, victim, context))
-        end = None
-        if not preemption.ended:
-            end = _end(view, state, forest, preemption, ended, context)
-        if end is not None:
+        if not preemption.ended and (end := end_of(preemption, ended)) is not None:
             yield context.follow(preemption, end)
 
     drafts: list[NewEvent] = []
@@ -146,38 +164,6 @@ def _victim_gone(
         requested_us=eviction.at_us if eviction is not None else 0,
         gone_us=context.now_us,
     )
-
-
-def _end(
-    view: ClusterView,
-    state: ReservationState,
-    forest: Forest,
-    preemption: PendingPreemption,
-    ended: list[Victim],
-    context: EvictionContext,
-) -> AnyEventData | None:
-    """Return the event by which a preemption ends now, or None."""
-    if preemption.gives_up and len(ended) < len(preemption.victims):
-        reason, text = _cancel_reason(view, forest, preemption)
-        return cancellation(view, preemption, context, reason=reason, text=text) if reason else None
-    bound = 0 if preemption.gives_up else _bound(view, state, preemption)
-    if bound or preemption.gives_up:
-        return PreemptionCompleted(
-            preemption=preemption.id,
-            bound=bound,
-            evicted=preemption.evicted + len(ended),
-            duration_ms=max(context.now_us - preemption.at_us, 0) // 1000,
-        )
-    reduced = ""
-    reason, text = _cancel_reason(view, forest, preemption)
-    left = [v for v in preemption.victims.values() if v not in ended]
-    if not reason:
-        reason, text = _stalled_reason(view, preemption, left, context)
-    if not reason and preemption.claims:
-        reason, text, reduced = _not_freed_reason(view, state, preemption, context.now_us)
-    if not reason:
-        return None
-    return cancellation(view, preemption, context, reason=reason, text=text, reduced=reduced)
 
 
 def _stalled_reason(

@@ -62,11 +62,7 @@ POD_UNIT_PREFIX = "Pod/"  # start of the name of a unit that is a single pod
 def unbound_reservations(
     view: ClusterView, state: ReservationState, forest: Forest, units: Iterable[str]
 ) -> list[Reservation]:
-    """Return the reservations of unbound members of some units, sorted by pod.
-
-    Args:
-        units: `Kind/namespace/name`.
-    """
+    """Return the reservations of unbound members of some units, sorted by pod; `units`: `Kind/namespace/name`."""
     keys = {_key(unit) for unit in units if not unit.startswith(POD_UNIT_PREFIX)}
     reservations: dict[PodUid, Reservation] = {}
     for key in keys:
@@ -96,11 +92,7 @@ def release_reservations(
     *,
     but: Collection[PodUid],
 ) -> list[NewEvent]:
-    """Return the events that release reservations, one per tree and plan.
-
-    Args:
-        but: Members whose reservation is already released.
-    """
+    """Return the events that release reservations, one per tree and plan; `but`: members whose reservation is already released."""
     plans: dict[tuple[str, PlanId], list[Reservation]] = {}
     for reservation in reservations:
         if reservation.uid not in but:
@@ -121,11 +113,7 @@ def release_reservations(
 
 
 def leaves_being_evicted(view: ClusterView, state: ReservationState) -> Mapping[GroupKey, int]:
-    """Return the leaves of which pods are evicted as part of a unit, with the creation time of the newest such pod.
-
-    Returns:
-        Microseconds by leaf.
-    """
+    """Return the leaves of which pods are evicted as part of a unit, with when the newest such pod was created, in microseconds."""
     newest: dict[GroupKey, int] = {}
     for preemption in state.preemptions.values():
         for victim in preemption.victims.values():

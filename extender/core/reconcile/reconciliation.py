@@ -264,10 +264,9 @@ class Reconciliation:
     def _to_compare(
         self, current: _Compared, overtaken: Callable[[NodeName], Collection[PodUid]]
     ) -> tuple[Mapping[GangUid, Collection[PodUid] | None], dict[GroupKey, None]]:
-        """Return what may differ from the log: all, if something changed by time or by answers about lost members.
+        """Return the roots and trees, as in `_Changes`, that may differ from the log.
 
-        Returns:
-            The roots and trees, as in `_Changes`.
+        These are all, if something changed by time or by answers about lost members.
         """
         last, self._last = self._last, current
         state, forest, now = current.state, current.forest, current.now

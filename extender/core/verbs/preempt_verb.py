@@ -356,13 +356,37 @@ def choose_victims(verb_input: PreemptVerbInput, *, preemption: PlanId | None) -
     Args:
         preemption: Id of the preemption to record; None if the extender must not evict pods.
     """
-    units = {unit.name: unit for unit in verb_input.units}
+    by_name = {unit.name: unit for unit in verb_input.units}
     trees = {tree.root: tree for tree in verb_input.trees}
-    options = [
-        option
-        for offer in verb_input.offers
-        if (option := _option(verb_input, offer, units, trees)) is not None
-    ]
+
+    def option_of(offer: NodeOffer) -> _Option | None:
+        units = tuple(by_name[name] for name in offer.units)
+        if any(unit.priority >= verb_input.priority for unit in units):
+            return None
+        left = offer.left
+        if left is not None and any(n < verb_input.requests[r] for r, n in left.items()):
+            return None
+        if any(_breaks(trees[root], units) for root in sorted({u.tree for u in units if u.tree})):
+            return None
+        pods = {p.uid: p for unit in units for p in unit.pods}
+        price = VictimCost(
+            violations=offer.violations,
+            highest=max(unit.priority for unit in units),
+            lost_min=sum(pod.lost_min for pod in pods.values()),
+            weight=sum(unit.priority + PRIORITY_OFFSET for unit in units),
+            units=len(units),
+            pods=len(pods),
+            names=(offer.node,),
+        )
+        candidate = NodeCandidate(
+            node=offer.node,
+            victims=_ordered(p for p in pods.values() if p.node == offer.node),
+            violations=offer.violations,
+        )
+        whole = any(unit.kind != "Pod" for unit in units)
+        return _Option(candidate=candidate, units=units, price=price, whole=whole)
+
+    options = [*filter(None, map(option_of, verb_input.offers))]
     plain = [option for option in options if not option.whole]
     whole = [option for option in options if option.whole] if preemption is not None else []
     best = min(whole, key=lambda o: o.price, default=None)
@@ -372,43 +396,6 @@ def choose_victims(verb_input: PreemptVerbInput, *, preemption: PlanId | None) -
     others = [option for option in options if option is not best]
     return VictimChoice(
         candidates=(best.candidate,), plan=_plan(verb_input, best, others, preemption)
-    )
-
-
-def _option(
-    verb_input: PreemptVerbInput,
-    offer: NodeOffer,
-    every: Mapping[str, OfferedUnit],
-    trees: Mapping[str, OfferedTree],
-) -> _Option | None:
-    """Return an offer with its price; None where it must not be used."""
-    units = tuple(every[name] for name in offer.units)
-    if any(unit.priority >= verb_input.priority for unit in units):
-        return None
-    left = offer.left
-    if left is not None and any(n < verb_input.requests[r] for r, n in left.items()):
-        return None
-    if any(_breaks(trees[root], units) for root in sorted({u.tree for u in units if u.tree})):
-        return None
-    pods = {p.uid: p for unit in units for p in unit.pods}
-    price = VictimCost(
-        violations=offer.violations,
-        highest=max(unit.priority for unit in units),
-        lost_min=sum(pod.lost_min for pod in pods.values()),
-        weight=sum(unit.priority + PRIORITY_OFFSET for unit in units),
-        units=len(units),
-        pods=len(pods),
-        names=(offer.node,),
-    )
-    return _Option(
-        candidate=NodeCandidate(
-            node=offer.node,
-            victims=_ordered(p for p in pods.values() if p.node == offer.node),
-            violations=offer.violations,
-        ),
-        units=units,
-        price=price,
-        whole=any(unit.kind != "Pod" for unit in units),
     )
 
 

@@ -385,63 +385,45 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def rank_outcomes(
     request: PlanRequest, problem: PlacementProblem, seats: Mapping[int, Mapping[int, int]]
 ) -> Iterator[WishOutcome]:
-    """Yield the outcomes of leaves in their order; slices of a leaf have one order.
+    """Yield how many neighbours by rank of a leaf are in different domains, and the fewest that are possible on these nodes.
+
+    Slices of a leaf have one order. Only keys by which there are some are named, or the narrowest one. Nothing for a leaf without
+    keys or without neighbours, and where constraints on its domain leave none to be in another one.
 
     Args:
         seats: Leaf -> position in it -> node, of all leaves with waiting members.
     """
+    table = problem.node_table
     parts: dict[GroupKey, list[CompiledGroup]] = {}
     for leaf in problem.groups:
         if leaf.leaf:
             parts.setdefault(object_key(leaf.source.key), []).append(leaf)
     for key, leaves in parts.items():
         waiting = [leaf.source for leaf in leaves if leaf.source.members]
-        if waiting and all(map(is_ranked, waiting)):
-            outcome = _rank_outcome(request, problem, key, leaves, seats)
-            if outcome is not None:
-                yield outcome
-
-
-def _rank_outcome(
-    request: PlanRequest,
-    problem: PlacementProblem,
-    key: GroupKey,
-    leaves: Sequence[CompiledGroup],
-    seats: Mapping[int, Mapping[int, int]],
-) -> WishOutcome | None:
-    """Return how many neighbours by rank are in different domains, and the fewest that are possible on these nodes.
-
-    Only keys by which there are some are named, or the narrowest one. None for a leaf without keys or without neighbours, and where
-    constraints on its domain leave none to be in another one.
-
-    Args:
-        leaves: Its slices, or itself; the members have ranks.
-        seats: Leaf -> position in it -> node.
-    """
-    table = problem.node_table
-    bound = sorted(row for leaf in leaves for row in _bound_ranks(leaf.source, table))
-    keys = rank_keys(request, problem, leaves[0])[::-1]
-    placed = [
-        (_rank(leaf.source.members[p]), 1, p, node)
-        for leaf in leaves
-        for p, node in seats.get(leaf.index, {}).items()
-    ]
-    if not placed or len(placed) + len(bound) < 2 or not keys:  # noqa: PLR2004 -- no neighbours
-        return None
-    ranked = sorted([*((rank, 0, at, n) for at, (rank, n) in enumerate(bound)), *placed])
-    nodes = np.array([node for *_, node in ranked], dtype=np.int64)
-    fixed = np.array([step == 0 for _, step, _, _ in ranked], dtype=np.bool_)
-    values: list[WishValue] = []
-    for level, row in zip(keys, domains_of(table, keys, nodes), strict=False):
-        changes = int(np.count_nonzero(np.diff(row)))
-        if changes or level == keys[0]:
-            best = _fewest_changes(row, row[fixed])
-            values.append(WishValue(key=level, value=changes, best=best))
-    if len(values) > 1 and not values[0].value:
-        del values[0]
-    if not values[0].value and any(leaf.level.keys for leaf in leaves):
-        return None
-    return WishOutcome(kind="rank", group=key, values=tuple(values), pods=len(ranked))
+        if not waiting or not all(map(is_ranked, waiting)):
+            continue
+        bound = sorted(row for leaf in leaves for row in _bound_ranks(leaf.source, table))
+        keys = rank_keys(request, problem, leaves[0])[::-1]
+        placed = [
+            (_rank(leaf.source.members[p]), 1, p, node)
+            for leaf in leaves
+            for p, node in seats.get(leaf.index, {}).items()
+        ]
+        if not placed or len(placed) + len(bound) < 2 or not keys:  # noqa: PLR2004 -- no neighbours
+            continue
+        ranked = sorted([*((rank, 0, at, n) for at, (rank, n) in enumerate(bound)), *placed])
+        nodes = np.array([node for *_, node in ranked], dtype=np.int64)
+        fixed = np.array([step == 0 for _, step, _, _ in ranked], dtype=np.bool_)
+        values: list[WishValue] = []
+        for level, row in zip(keys, domains_of(table, keys, nodes), strict=False):
+            changes = int(np.count_nonzero(np.diff(row)))
+            if changes or level == keys[0]:
+                best = _fewest_changes(row, row[fixed])
+                values.append(WishValue(key=level, value=changes, best=best))
+        if len(values) > 1 and not values[0].value:
+            del values[0]
+        if values[0].value or not any(leaf.level.keys for leaf in leaves):
+            yield WishOutcome(kind="rank", group=key, values=tuple(values), pods=len(ranked))
 
 
 def _fewest_changes(domains: Ints, fixed: Ints) -> int:

@@ -146,11 +146,7 @@ class GroupCauses:
         self._compiling = len(below) // GROUPS_PER_STEP + pods // PODS_PER_STEP
 
     def joint(self, most: int) -> JointCount | None:
-        """Return how much fits together; None: not found within the budget.
-
-        Args:
-            most: Of a composite, an upper bound that needs no search.
-        """
+        """Return how much fits together; None: not found within the budget; `most`: of a composite, a bound that needs no search."""
         with self._budget.kept_for_others(JOINT_KEEPS):
             return self._pods() if self._group.leaf else self._child_groups(most)
 
@@ -494,7 +490,6 @@ LINES_MAX = 8
 class Shortfall:
     """The domain where a leaf comes closest to its minimum."""
 
-    leaf: CompiledGroup
     domain: int
     holds: int  # members it could have there, bound ones included
     # resources of which there is too little, each taken alone; empty: only together
@@ -540,7 +535,7 @@ def shortfall(problem: PlacementProblem, leaf: CompiledGroup) -> Shortfall | Non
     if (closed := problem.exclusive.closed.get(leaf.index)) is not None:
         most[closed] = -1
     domain = int(np.argmax(most))
-    return Shortfall(leaf, domain, int(most[domain]), _lacking(problem, leaf, domain))
+    return Shortfall(domain, int(most[domain]), _lacking(problem, leaf, domain))
 
 
 def placeable(problem: PlacementProblem, leaf: CompiledGroup) -> dict[int, Ints]:
@@ -749,11 +744,7 @@ def _elsewhere(problem: PlacementProblem, leaf: CompiledGroup) -> str:
 
 
 def _kept_out(nodes: int, cordoned: int) -> str:
-    """Return what keeps a pod off nodes that match its selector.
-
-    Args:
-        cordoned: Those with a cordon but no taint that it does not tolerate.
-    """
+    """Return what keeps a pod off nodes that match its selector; `cordoned`: those with a cordon and without an untolerated taint."""
     verb = "is" if cordoned == 1 else "are"
     if cordoned == nodes:
         return f"{_the_nodes(nodes)} it could run on {verb} cordoned"

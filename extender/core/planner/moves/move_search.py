@@ -522,14 +522,11 @@ def empty_exactly(
     count: int,
     limit: int,
 ) -> ExactMoves | None:
-    """Find the fewest moves that empty some sets of nodes.
+    """Find the fewest moves that empty some sets of nodes; None: the program would be too large, or the limit is used up.
 
     Args:
         sets: The nodes of each set; all pods on them are movers.
         count: How many of the sets; 0: all, as far as their pods have a place elsewhere.
-
-    Returns:
-        None: the program would be too large, or the limit is used up.
     """
     from ortools.sat.python import cp_model
 
@@ -585,11 +582,7 @@ class _TreeAndMoves(EvictionModel):
 
 
 def make_room_exactly(problem: MoveProblem, limit: int) -> ExactMoves | None:
-    """Find the fewest moves after which the tree fits.
-
-    Returns:
-        None: the program would be too large.
-    """
+    """Find the fewest moves after which the tree fits; None: the program would be too large."""
     if _too_large(problem, range(len(problem.request.movers))):
         return None
     view = PostEvictionView(problem.base, problem.node_table)
@@ -622,13 +615,9 @@ def find_moves(request: MovesRequest) -> MovesPlan:
 def relocate(
     problem: MoveProblem, movers: Iterable[int], closed: Bools, free: Ints
 ) -> tuple[Targets, list[int]]:
-    """Give pods the tightest nodes that can take them now, the largest pods first.
+    """Give pods the tightest nodes that can take them now, the largest pods first; return these, and the pods that have none.
 
-    Args:
-        closed: Per node whether none comes there.
-
-    Returns:
-        The new nodes, and the pods that have none.
+    `closed`: per node whether none comes there.
     """
     free = free.copy()
     largest = np.maximum(free.max(axis=0, initial=1), 1)

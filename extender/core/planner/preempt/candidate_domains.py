@@ -81,10 +81,10 @@ class EmptiedNodes:
         self._first_bills: dict[tuple[tuple[int, int], ...], dict[int, Bill | None]] = {}
 
     def units_in_order(self, min_pods: int, within: Bools | None) -> list[int]:
-        """Return the units that are evicted, in their order.
+        """Return the units in the order of their eviction.
 
         Args:
-            min_pods: Smallest number of pods to place; 0: the minimum of the tree.
+            min_pods: Pods to place at least; 0: the minimum of the tree.
             within: Per node: where members may be placed; None: everywhere.
         """
         self._begin(within)

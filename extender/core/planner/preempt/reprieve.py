@@ -75,11 +75,7 @@ class Reprieve:
         *,
         min_pods: int,
     ) -> None:
-        """Prepare the search.
-
-        Args:
-            min_pods: Smallest number of pods to place; 0: the minimum of the tree.
-        """
+        """Prepare the search; `min_pods`: smallest number of pods to place, 0: the minimum of the tree."""
         self.eviction_view = eviction_view
         self.cost_model = cost_model
         self.effort = effort
