@@ -51,7 +51,6 @@ from extender.queries.log.gang_history import (
     GangHistory,
     HistoryLine,
     HistoryQuery,
-    ServedEvent,
     events_page,
     gang_of_name,
 )
@@ -308,7 +307,7 @@ def _served_gang(source: Ask, gang: str, namespace: str) -> str:
     return f"{namespace}/{gang}"
 
 
-def _served_history(source: Ask, query: HistoryQuery, *, detailed: bool) -> list[ServedEvent]:
+def _served_history(source: Ask, query: HistoryQuery, *, detailed: bool) -> list[HistoryLine]:
     """Return the lines of a history that a service answers."""
     if not query.gang:
         raise BadInput(f"gang {query.uid}: a service is asked by name, NAMESPACE/NAME with --uid")
@@ -334,9 +333,9 @@ def _page_limit(limit: int) -> str:
     return str(min(limit + 1, LIMIT_MAX))
 
 
-def _served(source: Ask, path: str, limit: int) -> list[ServedEvent]:
+def _served(source: Ask, path: str, limit: int) -> list[HistoryLine]:
     """Return at most `limit` events of a service; where there are more, a note is printed."""
-    lines = source(path, list[ServedEvent], most=limit + 1)
+    lines = source(path, list[HistoryLine], most=limit + 1)
     if len(lines) > limit:
         lines = lines[:limit]
         complain(_cut_off(len(lines), lines[-1].position))

@@ -27,7 +27,7 @@ from extender.core.model.message_formatting import counted
 from extender.ports.query_ports import EventFilter
 from extender.ports.written_names import LOG_HEAD_CONFIGMAP, NAMESPACE
 from extender.queries.log.event_dto import event_line
-from extender.queries.log.gang_history import ServedEvent
+from extender.queries.log.gang_history import HistoryLine
 from extender.queries.state.service_status import FindingLine, ServiceStatus, finding_lines
 from extender.runtime.log_keys import make_key, parse_keys, public_blocks, read_keys
 
@@ -210,7 +210,7 @@ def _verify_served(source: Ask, output: Output) -> None:
         raise BadInput(
             f"the leader has not verified the whole log yet, since {status.led_since[:19]}Z; ask again, or {BY_DATABASE}"
         )
-    losses = source("/v1/events?type=HistoryTruncated", list[ServedEvent], most=LOSSES_MAX)
+    losses = source("/v1/events?type=HistoryTruncated", list[HistoryLine], most=LOSSES_MAX)
     texts = [f"position {line.position}, {line.time}: {line.summary}" for line in losses]
     if output is not Output.table:
         report = VerifyReport(verified.position, SERVED, verified.anchors, None, verified.findings, texts,
