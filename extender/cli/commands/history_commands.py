@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -199,33 +199,28 @@ class LogPlace(msgspec.Struct, frozen=True):
         return asks(server, watch=watch)
 
 
+_FIRST: Final[tuple[Column[EventLine], ...]] = (
+    number_column("position", lambda line: line.position),
+    time_column("time", lambda line: line.time),
+    Column(title="gang", text=lambda line: line.gang),
+    Column(title="type", text=lambda line: line.type),
+)
+_MORE: Final[tuple[Column[EventLine], ...]] = (
+    Column(title="gang uid", text=lambda line: line.gang_uid, wide=True),
+    number_column("epoch", lambda line: line.epoch, wide=True),
+    Column(title="actor", text=lambda line: line.actor, wide=True),
+)
+
+
 def event_columns() -> tuple[Column[EventLine], ...]:
     """Return the columns of events."""
-    return (
-        number_column("position", lambda line: line.position),
-        time_column("time", lambda line: line.time),
-        Column(title="gang", text=lambda line: line.gang),
-        Column(title="type", text=lambda line: line.type),
-        Column(title="gang uid", text=lambda line: line.gang_uid, wide=True),
-        number_column("epoch", lambda line: line.epoch, wide=True),
-        Column(title="actor", text=lambda line: line.actor, wide=True),
-        Column(title="cause", text=lambda line: line.cause, wide=True),
-        Column(title="summary", text=lambda line: line.summary),
-    )
+    cause = Column[EventLine](title="cause", text=lambda line: line.cause, wide=True)
+    return (*_FIRST, *_MORE, cause, Column(title="summary", text=lambda line: line.summary))
 
 
-def _history_columns() -> tuple[Column[HistoryLine], ...]:
-    return (
-        number_column("position", lambda line: line.position),
-        time_column("time", lambda line: line.time),
-        Column(title="gang", text=lambda line: line.gang),
-        Column(title="type", text=lambda line: line.type),
-        Column(title="by", text=lambda line: str(line.caused_by)),
-        Column(title="gang uid", text=lambda line: line.gang_uid, wide=True),
-        number_column("epoch", lambda line: line.epoch, wide=True),
-        Column(title="actor", text=lambda line: line.actor, wide=True),
-        Column(title="summary", text=_summary),
-    )
+def _history_columns() -> tuple[Column[Any], ...]:
+    by = Column[HistoryLine](title="by", text=lambda line: str(line.caused_by))
+    return (*_FIRST, by, *_MORE, Column(title="summary", text=_summary))
 
 
 def _summary(line: HistoryLine) -> str:
