@@ -17,11 +17,11 @@ from extender.core.log.events import AnyEventData
 from extender.http.responses.json_responses import ProblemDetails
 from extender.queries.log.event_dto import EventLine
 from extender.queries.log.gang_history import HistoryLine
+from extender.queries.log.parameter_validation import EVENT_TYPE_NAMES
 
 Json = dict[str, Any]
 F = TypeVar("F", bound=Callable[..., Any])
 EVENT_TYPES: tuple[type, ...] = get_args(AnyEventData)
-EVENT_TYPE_NAMES = tuple(data.__name__ for data in EVENT_TYPES)
 REFERENCE = "#/components/schemas/{name}"
 PROBLEM_CODES: Mapping[int, str] = {
     400: "A parameter or the body is invalid; `detail` names object, field and value",
