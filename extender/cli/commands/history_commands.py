@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -51,7 +51,6 @@ from extender.queries.log.gang_history import (
     GangHistory,
     HistoryLine,
     HistoryQuery,
-    ServedEvent,
     events_page,
     gang_of_name,
 )
@@ -200,33 +199,28 @@ class LogPlace(msgspec.Struct, frozen=True):
         return asks(server, watch=watch)
 
 
+_FIRST: Final[tuple[Column[EventLine], ...]] = (
+    number_column("position", lambda line: line.position),
+    time_column("time", lambda line: line.time),
+    Column(title="gang", text=lambda line: line.gang),
+    Column(title="type", text=lambda line: line.type),
+)
+_MORE: Final[tuple[Column[EventLine], ...]] = (
+    Column(title="gang uid", text=lambda line: line.gang_uid, wide=True),
+    number_column("epoch", lambda line: line.epoch, wide=True),
+    Column(title="actor", text=lambda line: line.actor, wide=True),
+)
+
+
 def event_columns() -> tuple[Column[EventLine], ...]:
     """Return the columns of events."""
-    return (
-        number_column("position", lambda line: line.position),
-        time_column("time", lambda line: line.time),
-        Column(title="gang", text=lambda line: line.gang),
-        Column(title="type", text=lambda line: line.type),
-        Column(title="gang uid", text=lambda line: line.gang_uid, wide=True),
-        number_column("epoch", lambda line: line.epoch, wide=True),
-        Column(title="actor", text=lambda line: line.actor, wide=True),
-        Column(title="cause", text=lambda line: line.cause, wide=True),
-        Column(title="summary", text=lambda line: line.summary),
-    )
+    cause = Column[EventLine](title="cause", text=lambda line: line.cause, wide=True)
+    return (*_FIRST, *_MORE, cause, Column(title="summary", text=lambda line: line.summary))
 
 
-def _history_columns() -> tuple[Column[HistoryLine], ...]:
-    return (
-        number_column("position", lambda line: line.position),
-        time_column("time", lambda line: line.time),
-        Column(title="gang", text=lambda line: line.gang),
-        Column(title="type", text=lambda line: line.type),
-        Column(title="by", text=lambda line: str(line.caused_by)),
-        Column(title="gang uid", text=lambda line: line.gang_uid, wide=True),
-        number_column("epoch", lambda line: line.epoch, wide=True),
-        Column(title="actor", text=lambda line: line.actor, wide=True),
-        Column(title="summary", text=_summary),
-    )
+def _history_columns() -> tuple[Column[Any], ...]:
+    by = Column[HistoryLine](title="by", text=lambda line: str(line.caused_by))
+    return (*_FIRST, by, *_MORE, Column(title="summary", text=_summary))
 
 
 def _summary(line: HistoryLine) -> str:
@@ -308,7 +302,7 @@ def _served_gang(source: Ask, gang: str, namespace: str) -> str:
     return f"{namespace}/{gang}"
 
 
-def _served_history(source: Ask, query: HistoryQuery, *, detailed: bool) -> list[ServedEvent]:
+def _served_history(source: Ask, query: HistoryQuery, *, detailed: bool) -> list[HistoryLine]:
     """Return the lines of a history that a service answers."""
     if not query.gang:
         raise BadInput(f"gang {query.uid}: a service is asked by name, NAMESPACE/NAME with --uid")
@@ -334,9 +328,9 @@ def _page_limit(limit: int) -> str:
     return str(min(limit + 1, LIMIT_MAX))
 
 
-def _served(source: Ask, path: str, limit: int) -> list[ServedEvent]:
+def _served(source: Ask, path: str, limit: int) -> list[HistoryLine]:
     """Return at most `limit` events of a service; where there are more, a note is printed."""
-    lines = source(path, list[ServedEvent], most=limit + 1)
+    lines = source(path, list[HistoryLine], most=limit + 1)
     if len(lines) > limit:
         lines = lines[:limit]
         complain(_cut_off(len(lines), lines[-1].position))

@@ -50,7 +50,103 @@ class PastComparison(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...]
 
 
-def simulate(  # noqa: PLR0917 -- typer reads options from the signature
+class _Changes(msgspec.Struct, frozen=True):
+    """What is changed of the past, and which past: options that are for --from-log."""
+
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="With --from-log: from this time on, such as 3d before now; default: 30d."
+        ),
+    ] = None
+    further: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="[N x]NODE",
+            help="With --from-log: with more empty nodes like NODE, such as 8xNODE; repeatable.",
+        ),
+    ] = None
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="NODE|KEY=VALUE",
+            help="With --from-log: without these nodes; repeatable.",
+        ),
+    ] = None
+    replaced: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="With --from-log: with another value of a setting, such as hold_capacity_after_s=60; repeatable.",
+        ),
+    ] = None
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --from-log: with the TreeProfiles of this file or folder in place of those of their names.",
+        ),
+    ] = None
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="With --from-log: run so many seeds, for intervals of the differences; default: 1.",
+            min=1,
+            max=SEEDS_MAX,
+        ),
+    ] = None
+
+    def profiles(self) -> dict[str, TreeProfile]:
+        """Return the TreeProfiles of --profile by name.
+
+        Raises:
+            BadInput: There is no such file, or none in it.
+        """
+        from extender.cluster import types as api
+        from extender.cluster.manifests.manifest_entries import Role, read
+        from extender.cluster.read.object_decoding import profile_of
+
+        if self.profile is None:
+            return {}
+        objects = [entry.obj for entry in read([self.profile], Role.CLUSTER)]
+        profiles = [profile_of(obj) for obj in objects if isinstance(obj, api.TreeProfile)]
+        if not profiles:
+            hint = "write one with the name that the workloads have as their tree label"
+            raise BadInput(f"--profile {self.profile}: the files have no TreeProfile; {hint}")
+        return {profile.name: profile for profile in profiles}
+
+    def settings(self) -> settings_module.Settings:
+        """Return the settings of the environment with those of --set.
+
+        Raises:
+            BadInput: A text is not NAME=VALUE, or the setting has no such value.
+        """
+        values: dict[str, object] = {}
+        for text in self.replaced or ():
+            name, equals, value = text.partition("=")
+            name = name.strip().lower().replace("-", "_")
+            names = [setting.name for setting in settings_module.all_settings()]
+            if not equals or name not in names:
+                hint = did_you_mean(name, names) if equals else ""
+                problem = "there is no such setting" if equals else "is not NAME=VALUE"
+                raise BadInput(f"--set {text}: {problem}{hint}; such as hold_capacity_after_s=60")
+            values[name] = value
+        try:
+            return settings_module.load(None, **values)
+        except BadInput as error:  # names the flag of `serve`
+            message = str(error)
+            for setting in settings_module.all_settings():
+                if setting.name in values:
+                    flag = rf"{re.escape(setting.flag)}(?![\w-])"
+                    message = re.sub(flag, f"--set {setting.name}", message)
+            raise BadInput(message) from error
+
+
+def simulate(
+    *,
     cluster: Annotated[
         list[str] | None,
         typer.Option("--cluster", help="Nodes and other objects. File or folder; repeatable."),
@@ -69,51 +165,7 @@ def simulate(  # noqa: PLR0917 -- typer reads options from the signature
             help="Simulate the nodes and gangs of the log, unchanged and with --with, --without, --set and --profile, and compare.",
         ),
     ] = False,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            help="With --from-log: from this time on, such as 3d before now; default: 30d."
-        ),
-    ] = None,
-    further: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with",
-            metavar="[N x]NODE",
-            help="With --from-log: with more empty nodes like NODE, such as 8xNODE; repeatable.",
-        ),
-    ] = None,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--without",
-            metavar="NODE|KEY=VALUE",
-            help="With --from-log: without these nodes; repeatable.",
-        ),
-    ] = None,
-    replaced: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="With --from-log: with another value of a setting, such as hold_capacity_after_s=60; repeatable.",
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="With --from-log: with the TreeProfiles of this file or folder in place of those of their names.",
-        ),
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            help="With --from-log: run so many seeds, for intervals of the differences; default: 1.",
-            min=1,
-            max=SEEDS_MAX,
-        ),
-    ] = None,
+    changes: _Changes,
     until: Annotated[
         str | None,
         typer.Option(
@@ -155,17 +207,10 @@ def simulate(  # noqa: PLR0917 -- typer reads options from the signature
         values = (cluster, workloads, duration, node_failures, plot)
         for option in (name for name, value in zip(names, values, strict=True) if value):
             raise BadInput(f"--from-log: takes nodes and gangs from the log, so not with {option}")
-        changes = _Changes(
-            tuple(further or ()), tuple(without or ()), tuple(replaced or ()), profile
-        )
-        source = (database_url, data_dir)
-        _simulate_past(
-            changes, since or SINCE, until, range(seed, seed + (seeds or 1)), source, output
-        )
+        seeds = range(seed, seed + (changes.seeds or 1))
+        _simulate_past(changes, until, seeds, (database_url, data_dir), output)
         return
-    _check_only_of_a_log(
-        further, without, replaced, profile=profile, since=since, seeds=seeds, url=database_url
-    )
+    _check_only_of_a_log(changes, database_url)
     if not (cluster and workloads):
         raise BadInput("give --cluster and --workloads, or --from-log")
     if plot is not None:
@@ -174,29 +219,20 @@ def simulate(  # noqa: PLR0917 -- typer reads options from the signature
     _simulate_files(files, seed, data_dir, output)
 
 
-def _check_only_of_a_log(
-    *given: list[str] | None,
-    profile: str | None,
-    since: str | None,
-    seeds: int | None,
-    url: str | None,
-) -> None:
-    for option, texts in zip(("--with", "--without", "--set"), given, strict=True):
-        if texts:
-            hint = "change the files of --cluster, or the variables of the settings"
-            raise BadInput(f"{option} {texts[0]}: is for --from-log; {hint}")
-    if profile is not None:
-        raise BadInput(
-            f"--profile {profile}: is for --from-log; give its TreeProfiles in the files of --cluster"
-        )
-    if since is not None:
-        raise BadInput(f"--since {since}: is for --from-log; give --until")
-    if seeds is not None:
-        raise BadInput(f"--seeds {seeds}: is for --from-log; give another --seed for another run")
-    if url is not None:
-        raise BadInput(
-            "--database-url: is for --from-log; --data-dir is where a new log is written"
-        )
+def _check_only_of_a_log(changes: _Changes, url: str | None) -> None:
+    files = "change the files of --cluster, or the variables of the settings"
+    for option, value, hint in (
+        ("--with", changes.further, files),
+        ("--without", changes.without, files),
+        ("--set", changes.replaced, files),
+        ("--profile", changes.profile, "give its TreeProfiles in the files of --cluster"),
+        ("--since", changes.since, "give --until"),
+        ("--seeds", changes.seeds, "give another --seed for another run"),
+        ("--database-url", url and "", "--data-dir is where a new log is written"),
+    ):
+        if value is not None and value != []:
+            shown = value[0] if isinstance(value, list) else value
+            raise BadInput(f"{f'{option} {shown}'.rstrip()}: is for --from-log; {hint}")
 
 
 def _check_plot(plot: Path) -> None:
@@ -306,63 +342,8 @@ def _jobs_of_trace(path: Path, until_s: float) -> Iterator[Job]:
             yield job_of(arrival)
 
 
-class _Changes(msgspec.Struct, frozen=True):
-    """What is changed of the past: values of --with, --without, --set and --profile."""
-
-    further: tuple[str, ...]
-    without: tuple[str, ...]
-    replaced: tuple[str, ...]
-    profile: str | None
-
-    def profiles(self) -> dict[str, TreeProfile]:
-        """Return the TreeProfiles of --profile by name.
-
-        Raises:
-            BadInput: There is no such file, or none in it.
-        """
-        from extender.cluster import types as api
-        from extender.cluster.manifests.manifest_entries import Role, read
-        from extender.cluster.read.object_decoding import profile_of
-
-        if self.profile is None:
-            return {}
-        objects = [entry.obj for entry in read([self.profile], Role.CLUSTER)]
-        profiles = [profile_of(obj) for obj in objects if isinstance(obj, api.TreeProfile)]
-        if not profiles:
-            hint = "write one with the name that the workloads have as their tree label"
-            raise BadInput(f"--profile {self.profile}: the files have no TreeProfile; {hint}")
-        return {profile.name: profile for profile in profiles}
-
-    def settings(self) -> settings_module.Settings:
-        """Return the settings of the environment with those of --set.
-
-        Raises:
-            BadInput: A text is not NAME=VALUE, or the setting has no such value.
-        """
-        values: dict[str, object] = {}
-        for text in self.replaced:
-            name, equals, value = text.partition("=")
-            name = name.strip().lower().replace("-", "_")
-            names = [setting.name for setting in settings_module.all_settings()]
-            if not equals or name not in names:
-                hint = did_you_mean(name, names) if equals else ""
-                problem = "there is no such setting" if equals else "is not NAME=VALUE"
-                raise BadInput(f"--set {text}: {problem}{hint}; such as hold_capacity_after_s=60")
-            values[name] = value
-        try:
-            return settings_module.load(None, **values)
-        except BadInput as error:  # names the flag of `serve`
-            message = str(error)
-            for setting in settings_module.all_settings():
-                if setting.name in values:
-                    flag = rf"{re.escape(setting.flag)}(?![\w-])"
-                    message = re.sub(flag, f"--set {setting.name}", message)
-            raise BadInput(message) from error
-
-
 def _simulate_past(
     changes: _Changes,
-    since: str,
     until: str | None,
     seeds: range,
     source: tuple[str | None, str | None],
@@ -376,7 +357,7 @@ def _simulate_past(
     from extender.simulation.simulation import simulate as run
     from extender.simulation.simulation_report import compare
 
-    now_us = SystemClock().now_us()
+    now_us, since = SystemClock().now_us(), changes.since or SINCE
     since_us = moment_us(since, "--since", now_us)
     until_s = span_s(until, "--until") if until is not None else (now_us - since_us) / SECOND_US
     if until is not None and until_s <= 0:
@@ -395,7 +376,7 @@ def _simulate_past(
     past = asyncio.run(read_log())
     for note in past.notes:
         complain(f"note: {note}")
-    clusters = past.cluster(), past.cluster(changes.without, changes.further)
+    clusters = past.cluster(), past.cluster(changes.without or (), changes.further or ())
     until_s = (until_us - since_us) / SECOND_US
     pairs = []
     for seed in seeds:

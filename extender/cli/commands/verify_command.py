@@ -27,7 +27,7 @@ from extender.core.model.message_formatting import counted
 from extender.ports.query_ports import EventFilter
 from extender.ports.written_names import LOG_HEAD_CONFIGMAP, NAMESPACE
 from extender.queries.log.event_dto import event_line
-from extender.queries.log.gang_history import ServedEvent
+from extender.queries.log.gang_history import HistoryLine
 from extender.queries.state.service_status import FindingLine, ServiceStatus, finding_lines
 from extender.runtime.log_keys import make_key, parse_keys, public_blocks, read_keys
 
@@ -210,7 +210,7 @@ def _verify_served(source: Ask, output: Output) -> None:
         raise BadInput(
             f"the leader has not verified the whole log yet, since {status.led_since[:19]}Z; ask again, or {BY_DATABASE}"
         )
-    losses = source("/v1/events?type=HistoryTruncated", list[ServedEvent], most=LOSSES_MAX)
+    losses = source("/v1/events?type=HistoryTruncated", list[HistoryLine], most=LOSSES_MAX)
     texts = [f"position {line.position}, {line.time}: {line.summary}" for line in losses]
     if output is not Output.table:
         report = VerifyReport(verified.position, SERVED, verified.anchors, None, verified.findings, texts,
@@ -218,10 +218,7 @@ def _verify_served(source: Ask, output: Output) -> None:
         print_value(report, output)
     else:
         out = console(wrap=False)
-        if verified.finding_count:
-            out.print(f"the log does not verify, up to position {verified.position}:")
-        else:
-            out.print(f"{counted(verified.position, 'event')} verified, no gap, chain unbroken")
+        out.print(_result(verified.position, verified.finding_count))
         for finding in verified.findings:
             place = finding.object or f"position {finding.position}"
             weaker = sum(finding.weaker.values())
@@ -233,9 +230,7 @@ def _verify_served(source: Ask, output: Output) -> None:
             out.print(
                 f"{hidden}; to see them takes the right to list podgroups in all namespaces (gang-extender-auditor)"
             )
-        for text in texts:
-            out.print(text)
-        _print_roles(verified.privileged_roles)
+        _print_losses(texts, verified.privileged_roles)
         out.print(
             f"verified by the leader itself at {verified.time[:19]}Z, with {counted(verified.anchors, 'anchor')} that it published; "
             f"to verify it without the service, {BY_DATABASE}"
@@ -268,20 +263,29 @@ def _forged(verdict: Verdict) -> int:
     return sum(finding.kind == "forged-anchor" for finding in verdict.findings)
 
 
-def _print_roles(roles: Iterable[str]) -> None:
+def _result(position: int, finding_count: int) -> str:
+    """Return the first line about a verification."""
+    if finding_count:
+        return f"the log does not verify, up to position {position}:"
+    return f"{counted(position, 'event')} verified, no gap, chain unbroken"
+
+
+def _print_losses(losses: Iterable[str], roles: Iterable[str]) -> None:
+    """Print recorded losses of history, and who can change what was compared."""
+    out = console(wrap=False)
+    for text in losses:
+        out.print(text)
     if names := ", ".join(roles):
-        console(wrap=False).print(f"login roles that can change what was compared: {names}")
+        out.print(f"login roles that can change what was compared: {names}")
 
 
 def _print(verdict: Verdict, anchor_set: Anchors, losses: list[str], *, has_keys: bool) -> None:
     out = console(wrap=False)
-    if verdict.findings:
-        out.print(f"the log does not verify, up to position {verdict.position}:")
-        for finding in verdict.findings:
-            out.print(f"{finding.kind} at {finding.place}: {finding.full_message}")
-            out.print(f"    what to do: {finding.advice}")
-    else:
-        out.print(f"{counted(verdict.position, 'event')} verified, no gap, chain unbroken")
+    out.print(_result(verdict.position, len(verdict.findings)))
+    for finding in verdict.findings:
+        out.print(f"{finding.kind} at {finding.place}: {finding.full_message}")
+        out.print(f"    what to do: {finding.advice}")
+    if not verdict.findings:
         if anchor_set.anchors:
             out.print(f"{counted(verdict.anchors, 'anchor')} of {anchor_set.place} compared")
         if verdict.definitions:
@@ -301,9 +305,7 @@ def _print(verdict: Verdict, anchor_set: Anchors, losses: list[str], *, has_keys
         out.print(
             f"{counted(verdict.unsigned, 'anchor')} without a signature; see gang-extender keys"
         )
-    for line in losses:
-        out.print(line)
-    _print_roles(verdict.privileged_roles)
+    _print_losses(losses, verdict.privileged_roles)
 
 
 def keys(

@@ -17,6 +17,8 @@ from extender.core.model.errors import AccessUnknown, ClusterUnavailable, Forbid
 from extender.ports.access_ports import AccessReviews, AccessRight, Caller
 from extender.telemetry import METRICS
 
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 AT_ONCE: Final = 2_000  # reviewed in a second or two
 SWEEP_KEPT_S: Final = 60.0  # a caller that was away for longer gets a whole sweep again
 SWEEPS_MAX: Final = 256
@@ -50,23 +52,12 @@ def names_due(last: Sweep | None, names: Sequence[str]) -> tuple[list[str], str]
     return [*held, *by_turn], by_turn[-1] if by_turn else ""
 
 
-class Sweeps:
-    """The last sweep of each caller and verb in a large cluster; the oldest are dropped."""
-
-    def __init__(self) -> None:
-        self._last: dict[object, Sweep] = {}
-
-    def last(self, key: object, now_s: float) -> Sweep | None:
-        """Return the last sweep, or None if there is none that is young enough."""
-        sweep = self._last.get(key)
-        return sweep if sweep is not None and now_s - sweep.begun_s <= SWEEP_KEPT_S else None
-
-    def keep(self, key: object, sweep: Sweep) -> None:
-        """Keep a sweep in place of the one before."""
-        self._last.pop(key, None)
-        while len(self._last) >= SWEEPS_MAX:
-            del self._last[next(iter(self._last))]
-        self._last[key] = sweep
+def keep_newest(kept: dict[K, V], key: K, value: V, most: int) -> None:
+    """Keep a value in place of the one before; the oldest beyond `most` are dropped."""
+    kept.pop(key, None)
+    while len(kept) >= most:
+        del kept[next(iter(kept))]
+    kept[key] = value
 
 
 POSITIVE_S: Final = 10.0  # how long a right that was taken away still counts, at most
@@ -78,9 +69,6 @@ OPEN_REVIEWS_MAX: Final = 4  # of the 24 requests that Bindings and all other wr
 WAITING_MAX: Final = 256  # reviews that wait for one of those
 # reviews of one caller, so that a second caller does not wait for all of them
 SWEEP_AT_ONCE: Final = 2
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 
 class _Kept(Generic[K, V]):
@@ -109,10 +97,7 @@ class _Kept(Generic[K, V]):
             answer = await ask()
         finally:
             del self._open[key]
-        self._kept.pop(key, None)
-        while len(self._kept) >= ENTRIES_MAX:
-            del self._kept[next(iter(self._kept))]
-        self._kept[key] = (asked_s + keep_s(answer), answer)
+        keep_newest(self._kept, key, (asked_s + keep_s(answer), answer), ENTRIES_MAX)
         return answer
 
 
@@ -129,7 +114,7 @@ class ReviewCache:
         self._callers: _Kept[bytes, Caller | None] = _Kept(now_s)
         self._rights: _Kept[tuple[Caller, AccessRight], bool] = _Kept(now_s)
         self._namespaces: _Kept[tuple[Caller, str], frozenset[str]] = _Kept(now_s)
-        self._sweeps = Sweeps()
+        self._sweeps: dict[tuple[Caller, str], Sweep] = {}  # the last, in a large cluster
         self._slots = asyncio.Semaphore(OPEN_REVIEWS_MAX)
         self._waiting = 0
 
@@ -163,7 +148,7 @@ class ReviewCache:
     ) -> frozenset[str]:
         """Return the namespaces in which a caller has a right on our groups, of those that `existing` returns.
 
-        In a large cluster a right that was just given is missing for longer than in a small one; see `Sweeps`.
+        In a large cluster a right that was just given is missing for longer than in a small one; see `names_due`.
 
         Raises:
             AccessUnknown: The API server does not answer, or too many reviews wait.
@@ -181,12 +166,14 @@ class ReviewCache:
                     f"review one by one, at most {NAMESPACES_MAX}; name one with the query parameter namespace"
                 )
             key, begun_s = (caller, verb), self._now_s()
-            due, turn = names_due(self._sweeps.last(key, begun_s), names)
+            last = self._sweeps.get(key)
+            young = last is not None and begun_s - last.begun_s <= SWEEP_KEPT_S
+            due, turn = names_due(last if young else None, names)
             allowed = await self._reviewed(caller, verb, due)
             if len(due) > 2 * AT_ONCE:  # the first answers may be older than `POSITIVE_S` by now
                 allowed = await self._reviewed(caller, verb, sorted(allowed))
             if many:
-                self._sweeps.keep(key, Sweep(begun_s, allowed, turn))
+                keep_newest(self._sweeps, key, Sweep(begun_s, allowed, turn), SWEEPS_MAX)
             return allowed
 
         return await self._namespaces.get(

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 import h2.config
@@ -632,10 +632,6 @@ class StreamTransport(asyncio.Transport):
         self.unsent.add(data)
         self.complete = self._left == 0
         self._connection.send_body(self)
-
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Send parts of a response."""
-        self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
         """Return false: a response ends by its length, or with `close`."""

@@ -8,7 +8,7 @@ less than `PROGRESS_BYTES` of it were taken within `STALL_S`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import web
@@ -209,10 +209,6 @@ class PacedTransport(asyncio.Transport):
             return
         self.unsent.add(data)
         self._send()
-
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Send parts of an answer."""
-        self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
         """Return false: an answer ends by its length, or with `close`."""

@@ -134,18 +134,13 @@ class ExtenderPreemptionResult(msgspec.Struct, rename="pascal"):
     node_name_to_meta_victims: dict[NodeName, MetaVictims]
 
 
-_args = msgspec.json.Decoder(ExtenderArgs)
-_binding = msgspec.json.Decoder(ExtenderBindingArgs)
-_preemption = msgspec.json.Decoder(ExtenderPreemptionArgs)
+decode_args = msgspec.json.Decoder(ExtenderArgs).decode  # of filter and prioritize
+decode_binding = msgspec.json.Decoder(ExtenderBindingArgs).decode
+decode_preemption = msgspec.json.Decoder(ExtenderPreemptionArgs).decode
 _preemption_result = msgspec.json.Decoder(ExtenderPreemptionResult)
 _node = msgspec.json.Decoder(_NodeName)
 _uid_only = msgspec.json.Decoder(_VictimPod)
-_encoder = msgspec.json.Encoder()
-
-
-def decode_args(body: bytes) -> ExtenderArgs:
-    """Return a decoded filter or prioritize request."""
-    return _args.decode(body)
+encode = msgspec.json.Encoder().encode
 
 
 def uid_of(pod: msgspec.Raw) -> PodUid:
@@ -157,16 +152,6 @@ def uid_of(pod: msgspec.Raw) -> PodUid:
         return _uid_only.decode(pod).metadata.uid
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return PodUid("")
-
-
-def decode_binding(body: bytes) -> ExtenderBindingArgs:
-    """Return a decoded bind request."""
-    return _binding.decode(body)
-
-
-def decode_preemption(body: bytes) -> ExtenderPreemptionArgs:
-    """Return a decoded preempt request."""
-    return _preemption.decode(body)
 
 
 def offered_names(args: ExtenderArgs) -> list[NodeName]:
@@ -194,16 +179,11 @@ def preemption_result(victims: dict[NodeName, MetaVictims]) -> bytes:
     Raises:
         ValueError: A node has no victims.
     """
-    body = _encoder.encode(ExtenderPreemptionResult(node_name_to_meta_victims=victims))
+    body = encode(ExtenderPreemptionResult(node_name_to_meta_victims=victims))
     checked = _preemption_result.decode(body)
     if any(not entry.pods for entry in checked.node_name_to_meta_victims.values()):
         raise ValueError("an answer of preempt names a node without victims")
     return body
-
-
-def encode(value: object) -> bytes:
-    """Return an encoded answer."""
-    return _encoder.encode(value)
 
 
 Verb = Literal["filter", "prioritize", "preempt", "bind"]

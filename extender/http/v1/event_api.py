@@ -18,7 +18,6 @@ from extender.core.model.ids import Position
 from extender.http.responses.json_responses import ProblemDetails, answer, listed, next_page
 from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import (
-    EVENT_TYPE_NAMES,
     NAME,
     ORDER,
     PATH_OR_NAME,
@@ -40,6 +39,7 @@ from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.event_filter import visible_queries
 from extender.queries.log.event_stream import EventBatch, EventStream
 from extender.queries.log.gang_history import events_page, gang_of_name
+from extender.queries.log.parameter_validation import EVENT_TYPE_NAMES
 
 READERS_MAX = 512  # the service opens half as many; one that it closed ends here within ten seconds
 CHUNK_BYTES = 64 * 1024

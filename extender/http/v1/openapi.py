@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
-from types import GenericAlias
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -17,11 +16,12 @@ from extender import __version__
 from extender.core.log.events import AnyEventData
 from extender.http.responses.json_responses import ProblemDetails
 from extender.queries.log.event_dto import EventLine
+from extender.queries.log.gang_history import HistoryLine
+from extender.queries.log.parameter_validation import EVENT_TYPE_NAMES
 
 Json = dict[str, Any]
 F = TypeVar("F", bound=Callable[..., Any])
 EVENT_TYPES: tuple[type, ...] = get_args(AnyEventData)
-EVENT_TYPE_NAMES = tuple(data.__name__ for data in EVENT_TYPES)
 REFERENCE = "#/components/schemas/{name}"
 PROBLEM_CODES: Mapping[int, str] = {
     400: "A parameter or the body is invalid; `detail` names object, field and value",
@@ -207,68 +207,15 @@ def _schemas(operations: Sequence[Operation]) -> tuple[Mapping[Any, Json], Json]
     """Return the schema of each type of the operations, and the components that these refer to."""
     types = _types(operations)
     schemas, components = msgspec.json.schema_components(
-        [*map(_plain, types), *EVENT_TYPES], ref_template=REFERENCE, schema_hook=_hook
+        [*types, *EVENT_TYPES], ref_template=REFERENCE, schema_hook=_hook
     )
+    data = {"anyOf": [{"$ref": REFERENCE.format(name=name)} for name in EVENT_TYPE_NAMES]}
+    for name in (EventLine.__name__, HistoryLine.__name__):
+        components[name]["properties"]["data"] = data
     return dict(zip(types, schemas[: len(types)], strict=True)), components
 
 
-class EventDataSchema:
-    """Stands for `AnyEventData` in schemas; the `type` field beside the data names it."""
-
-
 def _hook(kind: type) -> Json:
-    if kind is EventDataSchema:
-        return {"anyOf": [{"$ref": REFERENCE.format(name=name)} for name in EVENT_TYPE_NAMES]}
     if kind is msgspec.Raw:
         return {}
     raise NotImplementedError(f"no schema for {kind}")
-
-
-_TWINS: dict[type, type] = {}
-
-
-def _plain(kind: object) -> object:
-    """Return a type whose schema can be made: with `EventDataSchema` in place of `AnyEventData`."""
-    arguments = get_args(kind)
-    if arguments and get_origin(kind) in (list, tuple):
-        return GenericAlias(list, (_plain(arguments[0]),))
-    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
-        return kind
-    if not _has_event_data(kind):
-        return kind
-    if kind not in _TWINS:
-        fields = []
-        for field in msgspec.structs.fields(kind):
-            inner: Any = EventDataSchema if field.type == AnyEventData else _plain_field(field.type)
-            if field.required:
-                fields.append((field.encode_name, inner))
-            else:
-                fields.append((field.encode_name, inner, field.default))  # type: ignore[arg-type]
-        twin = msgspec.defstruct(kind.__name__, fields, kw_only=True, module=kind.__module__)
-        twin.__doc__ = kind.__doc__
-        _TWINS[kind] = twin
-    return _TWINS[kind]
-
-
-def _plain_field(kind: object) -> object:
-    if not _holds_event_data(kind):
-        return kind
-    arguments = get_args(kind)
-    if type(None) in arguments:
-        (inner,) = (a for a in arguments if a is not type(None))
-        plain = _plain(inner)
-        return plain | None if isinstance(plain, type) else kind
-    return _plain(kind)
-
-
-def _has_event_data(kind: type[msgspec.Struct]) -> bool:
-    return any(
-        field.type == AnyEventData or _holds_event_data(field.type)
-        for field in msgspec.structs.fields(kind)
-    )
-
-
-def _holds_event_data(kind: object) -> bool:
-    if isinstance(kind, type) and issubclass(kind, EventLine):
-        return True
-    return any(_holds_event_data(inner) for inner in get_args(kind))

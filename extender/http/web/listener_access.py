@@ -18,8 +18,12 @@ from aiohttp import hdrs, web
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import SERVER_SOFTWARE
 
-from extender.http.listener.connection_limits import ConnectionLimits, close_after
-from extender.http.listener.fast_path_requests import DirectRequest, DirectResponse
+from extender.http.listener.connection_limits import (
+    ConnectionLimits,
+    DirectRequest,
+    DirectResponse,
+    close_after,
+)
 from extender.http.listener.tls_contexts import ClientCertificate, TlsContexts
 from extender.http.scheduler.leader_proxy import FROM_REPLICA
 from extender.http.scheduler.verb_handlers import VerbHandlers

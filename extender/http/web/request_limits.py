@@ -228,12 +228,8 @@ class RequestLimits:
         if not is_stream(request):
             yield
             return
-        try:
-            with self._streams.counted(request):
-                yield
-        except TooManyStreams as refused:
-            title = "Too many streams"
-            raise RequestRefused(refused.reason, 503, title, refused.detail) from None
+        with self._streams.counted(request):
+            yield
 
 
 def _too_large(request: web.Request, limit: BodyLimit, length: str) -> RequestRefused:
@@ -252,13 +248,8 @@ STREAMS = "/v1/events"
 STREAMS_MAX = 256
 
 
-class TooManyStreams(Exception):
-    """No further stream may be opened; the first argument is the label of the metric."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
+def _too_many_streams(reason: str, text: str) -> RequestRefused:
+    return RequestRefused(reason, 503, "Too many streams", text)
 
 
 class StreamLimits:
@@ -277,7 +268,7 @@ class StreamLimits:
         """Count a stream while the block runs.
 
         Raises:
-            TooManyStreams: Its user or its address has too many, or all are used up evenly.
+            RequestRefused: Its user or its address has too many, or all are used up evenly.
         """
         holder, reason = _holder(request)
         # the handler of a stream notices only at its next write that the peer has closed the connection
@@ -291,7 +282,7 @@ class StreamLimits:
             text = (
                 f"{holder} has {self._most} streams of events open here already; close one of them"
             )
-            raise TooManyStreams(reason, text)
+            raise _too_many_streams(reason, text)
         if sum(map(len, self._open.values())) >= STREAMS_MAX:
             self._replace_oldest(len(own))
         self._open.setdefault(holder, []).append(request)
@@ -311,7 +302,7 @@ class StreamLimits:
         streams = max(self._open.values(), key=len)
         if len(streams) <= own + 1:
             text = f"{STREAMS_MAX} streams of events are open here already; use another replica, or try again later"
-            raise TooManyStreams("streams", text)
+            raise _too_many_streams("streams", text)
         METRICS.http_requests_refused.labels("stream-replaced").inc()
         transport = streams.pop(0).transport
         if transport is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -91,7 +92,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     cause: str
     summary: str
-    data: AnyEventData
+    data: Any  # one of `AnyEventData`, which `type` names; of a service it has no type
 
 
 def event_line(event: RecordedEvent) -> EventLine:

@@ -7,7 +7,6 @@ their streams, the preemptions that chose the gang, its groups or its pods as vi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -57,12 +56,6 @@ class HistoryLine(EventLine, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             self, reason=UNSET, caused_by=UNSET, cause_position=UNSET, decision=UNSET
         )
-
-
-class ServedEvent(HistoryLine, frozen=True, kw_only=True):
-    """An event, or a line of a history, as a service answers it."""
-
-    data: dict[str, Any]  # type: ignore[assignment]  # in JSON it has no type
 
 
 class IncarnationLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from extender.core.model.visibility import (
 from extender.ports.query_ports import EventQueries
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import check_names
+from extender.queries.log.parameter_validation import storable
 
 DAY_US: Final = 86_400_000_000
 LIMIT: Final = 1000  # rows, by default
@@ -332,7 +333,8 @@ def check_report_query(
     Raises:
         BadInput: There is no such report, it does not have the parameter, or the span is empty.
     """
-    _storable(name=name, namespace=namespace, gang=gang)
+    for field, text in (("name", name), ("namespace", namespace), ("gang", gang)):
+        storable(text, field)
     kind = REPORTS.get(name)
     if kind is None:
         raise BadInput(unknown_report(name))
@@ -347,13 +349,6 @@ def check_report_query(
     return ReportQuery(
         name=name, since_us=since, until_us=until, namespace=namespace, gang=gang, limit=limit
     )
-
-
-def _storable(**texts: str) -> None:
-    """Raise BadInput for a text that PostgreSQL cannot store: with NUL or half a surrogate pair."""
-    for field, text in texts.items():
-        if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise BadInput(f"{field}: {text[:80]!r} has a character that no name can have")
 
 
 async def report(

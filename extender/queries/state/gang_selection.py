@@ -36,7 +36,7 @@ class GangSelection(msgspec.Struct, frozen=True, kw_only=True):
 
     def has_labels(self, labels: Mapping[str, str]) -> bool:
         """Return whether the label selector selects an object with these labels."""
-        return selects(self.selector, labels)
+        return all(requirement.matches(labels) for requirement in self.selector)
 
     def in_state(self, *states: str) -> bool:
         """Return whether one of the states of an object is requested."""
@@ -77,11 +77,6 @@ class LabelRequirement(msgspec.Struct, frozen=True, gc=False):
 
 
 LabelSelector = tuple[LabelRequirement, ...]
-
-
-def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Return whether labels meet all requirements of a selector; one without requirements selects everything."""
-    return all(requirement.matches(labels) for requirement in selector)
 
 
 def parse_selector(text: str, field: str) -> LabelSelector:

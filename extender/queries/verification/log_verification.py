@@ -468,14 +468,13 @@ class AnchorComparison:
             yield _finding("other-database", 1, text)
             return
         inside = [(i, a) for i, a in differing if a.position <= end.position]
-        for _, anchor in [
-            (i, a) for i, a in inside if any(b.position >= a.position for b in self._later(i))
-        ]:
-            text = "an anchor that was published later and at a higher position matches the log, this one does not"
-            yield _finding("forged-anchor", anchor.position, text)
-        rewritten = [
-            a for i, a in inside if not any(b.position >= a.position for b in self._later(i))
-        ]
+        rewritten = []
+        for index, anchor in inside:
+            if any(later.position >= anchor.position for later in self._later(index)):
+                text = "an anchor that was published later and at a higher position matches the log, this one does not"
+                yield _finding("forged-anchor", anchor.position, text)
+            else:
+                rewritten.append(anchor)
         if rewritten:
             first = min(anchor.position for anchor in rewritten)
             text = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.core.model.errors import BadInput
-from extender.queries.state.gang_selection import parse_selector, selects
+from extender.queries.state.gang_selection import GangSelection, parse_selector
 
 LABELS = {"a": "b", "tier": "web", "empty": "", "x.io/y": "1"}
 
@@ -36,7 +36,8 @@ LABELS = {"a": "b", "tier": "web", "empty": "", "x.io/y": "1"}
     ],
 )
 def test_a_selector_selects_as_that_of_kubectl(text, selected):
-    assert selects(parse_selector(text, "-l"), LABELS) is selected
+    selection = GangSelection(selector=parse_selector(text, "-l"))
+    assert selection.has_labels(LABELS) is selected
 
 
 @pytest.mark.parametrize(
