@@ -51,11 +51,7 @@ def main() -> None:
 
 
 def answer(options: bytes) -> None:
-    """Answer queries until the service ends, or until SIGTERM.
-
-    Args:
-        options: `QueryProcessOptions` in JSON.
-    """
+    """Answer queries until the service ends, or until SIGTERM."""
     given = msgspec.json.decode(options, type=QueryProcessOptions)
     initialize_worker(given.service)
     name_process(PROCESS_NAME)

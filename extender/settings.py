@@ -192,7 +192,6 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
 
     Args:
         environ: Environment variables; None: those of the process.
-        flags: Values of the command line; None: not given.
 
     Raises:
         BadInput: A value is invalid; the message names the flag or the variable that has it, the value and the
@@ -221,11 +220,6 @@ def load_for_log(
     database_url: str | None, data_dir: str | None, *, anchor_key_file: str | None = None
 ) -> Settings:
     """Return the settings of a command that reads or writes a log; either option names it and wins over both variables.
-
-    Args:
-        database_url: Value of --database-url; None: not given.
-        data_dir: Value of --data-dir; None: not given.
-        anchor_key_file: Value of the option of this setting; None: not given.
 
     Raises:
         BadInput: As `load`.

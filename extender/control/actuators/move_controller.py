@@ -49,11 +49,7 @@ RETRIES = RetryPolicy(first_s=2.0, max_s=30.0, after_failure="continue")
 
 
 class MoveController:
-    """Makes the moves that are under way.
-
-    Args:
-        forest_of: Returns the trees of a view.
-    """
+    """Makes the moves that are under way."""
 
     def __init__(
         self,

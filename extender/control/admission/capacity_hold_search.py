@@ -121,15 +121,7 @@ class CapacityHoldSearch:
         )
 
     async def perform(self, search: WantedSearch, now: Moment) -> None:
-        """Search where capacity could be held for a tree, and append the hold; in its turn.
-
-        Args:
-            now: When the turn began.
-
-        Raises:
-            NotLeading: The lease was lost meanwhile.
-            StoreUnavailable: An append failed.
-        """
+        """Search where capacity could be held for a tree, and append the hold; in its turn."""
         current = self._parts.requests.about(now, search.tree)
         if current is None:
             return

@@ -61,10 +61,6 @@ class LostMemberSearch:
 
         Args:
             current: The tree and its request when the turn began, which would be refused as before.
-
-        Raises:
-            NotLeading: The lease was lost meanwhile.
-            StoreUnavailable: An append failed.
         """
         choices = choices_of(current.now.pending, current.tree, current.request)
         attempts = [("Widen", self._widen), ("GiveUp", self._give_up)]
