@@ -64,11 +64,10 @@ class K8sEvent(msgspec.Struct, frozen=True, kw_only=True):
     related: tuple[str, str, str, str] | None = None
 
     @classmethod
-    def about(cls, pod: PodRef, reason: str, message: str, **more: Any) -> K8sEvent:  # noqa: ANN401
-        """Return an Event about a pod; `more`: other fields."""
+    def about(cls, pod: PodRef, message: str, **fields: Any) -> K8sEvent:  # noqa: ANN401
+        """Return an Event about a pod; `fields`: the reason and others."""
         return cls(
-            kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid,
-            reason=reason, message=message, **more,
+            kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid, message=message, **fields
         )  # fmt: skip
 
 

@@ -236,8 +236,7 @@ class TreeAdmission:
             self.record_judged(answered, judged_tree, took_ms, explained=not later)
             return
         if plain and not later and isinstance(verdict, Refusal):
-            encoded = self._parts.planner.encode(request)
-            verdict, _, moment = await self._searches.away(self._parts.planner.plan(encoded))
+            encoded, verdict, moment = await self._searches.planned(request)
             now = self._parts.requests.about(moment, tree_request.tree)
             if now is None:
                 return
@@ -316,11 +315,7 @@ class TreeAdmission:
             answered = TreeRequest(now.tree, refused.request, moment)
             note = self._held_for_others(answered, explained.verdict)
             considered = (*note, *explained.judged.notes)
-            same_tree = (refused.request.root, refused.request.shapes) == (
-                now.request.root,
-                now.request.shapes,
-            )
-            if same_tree and is_recorded(root, explained.verdict, considered):
+            if now.asks_as(refused.request) and is_recorded(root, explained.verdict, considered):
                 self._record_verdict(
                     answered, explained.verdict, explained.encoded, judged=explained.judged
                 )
