@@ -112,7 +112,6 @@ def check_listeners(settings: ListenerSettings, names: Mapping[str, str]) -> Non
     """Raise BadInput for listeners that would be open to strangers, or that miss a file.
 
     Args:
-        settings: All settings.
         names: By setting, the flag or variable that sets it; for messages.
     """
     host_port(settings.listen, names["listen"])

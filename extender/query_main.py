@@ -51,11 +51,7 @@ def main() -> None:
 
 
 def answer(options: bytes) -> None:
-    """Answer queries until the service ends, or until SIGTERM.
-
-    Args:
-        options: `QueryProcessOptions` in JSON.
-    """
+    """Answer queries until the service ends, or until SIGTERM."""
     given = msgspec.json.decode(options, type=QueryProcessOptions)
     initialize_worker(given.service)
     name_process(PROCESS_NAME)
@@ -65,24 +61,20 @@ def answer(options: bytes) -> None:
     uvloop.run(_answer(given, keys, socket.socket(fileno=given.listening)))
 
 
-async def _synchronize(clock: DatabaseClock) -> None:
-    """Keep the clock at that of the database, until cancelled."""
-    await PeriodicTask(
-        name="clock",
-        work=clock.sync,
-        every_s=SYNC_EVERY_S,
-        expected=(StoreUnavailable,),
-        failure="the clock of the database was not read",
-    ).run()
-
-
 async def _answer(given: QueryProcessOptions, keys: LogKeys, listening: socket.socket) -> None:
     url = given.database_url
     reading = create_reading_engine(url, pool_size=AT_ONCE)
     audit, snapshots = PostgresEventQueries(reading), PostgresSnapshots(reading, keys)
     async with PostgresEventLog(url) as history_log, PostgresEventLog(url) as followed_log:
         clock = DatabaseClock(SystemClock(), history_log.time_us)
-        synchronizing = asyncio.create_task(_synchronize(clock), name="clock")
+        keeping = PeriodicTask(
+            name="clock",
+            work=clock.sync,
+            every_s=SYNC_EVERY_S,
+            expected=(StoreUnavailable,),
+            failure="the clock of the database was not read",
+        )
+        synchronizing = asyncio.create_task(keeping.run(), name="clock")
         feed, as_of = (
             EventStream(followed_log, audit),
             HistoricalState(history_log, snapshots, audit),

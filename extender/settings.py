@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -29,7 +30,6 @@ from extender.listener_settings import (
 PREFIX = "GANG_EXTENDER_"
 BOOLEANS = {"true": True, "false": False}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-PERCENT_MAX = 100
 GO_IDLE_S = 90  # the transport of Go closes a connection after so long without a request
 # Kubernetes sets these in each pod, for each Service of its namespace.
 SERVICE_LINK = re.compile(
@@ -70,37 +70,37 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     token_file: Annotated[str, Meta(description="File with the bearer token for the service, for the commands that query it.")] = ""
     kubeconfig: Annotated[str, Meta(description="Path of a kubeconfig; unset: KUBECONFIG, then the in-cluster configuration.")] = ""
     # the longest back-off of kube-scheduler (10 s) plus 10 s (K33)
-    barrier_timeout_s: Annotated[float, Meta(description="How long bind calls wait for the next member of their gang, until its whole minimum has arrived.")] = 20.0
-    bind_timeout_s: Annotated[float, Meta(description="httpTimeout of the bind entry in the configuration of kube-scheduler.")] = 60.0
-    filter_deadline_ms: Annotated[int, Meta(description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
-    search_budget: Annotated[int, Meta(description="How many search nodes one plan may cost; 20000 take about 2 s of CPU time.")] = SEARCH_BUDGET
-    max_children: Annotated[int, Meta(description="How many child groups one CompositePodGroup may have; a tree with more is invalid.")] = CHILDREN_MAX
-    max_new_gangs_per_minute: Annotated[int, Meta(description="How many new gangs of one namespace are recorded per minute, and at most at once; further ones wait. 0: any number.")] = 3000
-    reservation_ttl_s: Annotated[int, Meta(description="How long an unused reservation is kept.")] = 300
-    nomination_delay_ms: Annotated[int, Meta(description="In a cluster of at most 100 nodes where no other pods wait, a member is nominated only if it is not at bind so long after the removal of its gate; 0: every member is nominated before.")] = 200
-    replacement_ttl_s: Annotated[int, Meta(description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
-    hold_capacity_after_s: Annotated[int, Meta(description="How long a tree waits for capacity before capacity is held for it as it frees; 0: never (docs/explanation/capacity-claims.md).")] = 600
-    hold_capacity_for_s: Annotated[int, Meta(description="How long capacity is held for a tree at most; then others have their turn.")] = 3600
-    hold_capacity_max_percent: Annotated[int, Meta(description="How much of each resource, of the nodes that the pods of a tree may use, may be held for one namespace, in percent; a tree that needs more gets no hold.")] = 50
+    barrier_timeout_s: Annotated[float, Meta(extra={"above": 0}, description="How long bind calls wait for the next member of their gang, until its whole minimum has arrived.")] = 20.0
+    bind_timeout_s: Annotated[float, Meta(extra={"above": 0}, description="httpTimeout of the bind entry in the configuration of kube-scheduler.")] = 60.0
+    filter_deadline_ms: Annotated[int, Meta(extra={"above": 0}, description="How long a replica waits for the leader in filter, prioritize and preempt; below httpTimeout of their entry.")] = 1500
+    search_budget: Annotated[int, Meta(extra={"above": 0}, description="How many search nodes one plan may cost; 20000 take about 2 s of CPU time.")] = SEARCH_BUDGET
+    max_children: Annotated[int, Meta(extra={"above": 0}, description="How many child groups one CompositePodGroup may have; a tree with more is invalid.")] = CHILDREN_MAX
+    max_new_gangs_per_minute: Annotated[int, Meta(extra={"least": 0}, description="How many new gangs of one namespace are recorded per minute, and at most at once; further ones wait. 0: any number.")] = 3000
+    reservation_ttl_s: Annotated[int, Meta(extra={"above": 0}, description="How long an unused reservation is kept.")] = 300
+    nomination_delay_ms: Annotated[int, Meta(extra={"least": 0}, description="In a cluster of at most 100 nodes where no other pods wait, a member is nominated only if it is not at bind so long after the removal of its gate; 0: every member is nominated before.")] = 200
+    replacement_ttl_s: Annotated[int, Meta(extra={"least": 0}, description="How long the capacity of a lost bound member is held for its replacement; 0: not at all.")] = 60
+    hold_capacity_after_s: Annotated[int, Meta(extra={"least": 0}, description="How long a tree waits for capacity before capacity is held for it as it frees; 0: never (docs/explanation/capacity-claims.md).")] = 600
+    hold_capacity_for_s: Annotated[int, Meta(extra={"above": 0}, description="How long capacity is held for a tree at most; then others have their turn.")] = 3600
+    hold_capacity_max_percent: Annotated[int, Meta(extra={"above": 0, "most": 100}, description="How much of each resource, of the nodes that the pods of a tree may use, may be held for one namespace, in percent; a tree that needs more gets no hold.")] = 50
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
     eviction_method: Annotated[Literal["delete", "eviction-api"], Meta(description="delete: delete victims, as kube-scheduler does; eviction-api: evict them through the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
     unschedulable_gates: Annotated[Literal["keep", "remove"], Meta(description="What to do with our scheduling gate on members that find no capacity; remove: remove it, so that autoscalers see these pods as unschedulable.")] = "keep"
     show_names_across_namespaces: Annotated[bool, Meta(description="Whether conditions, Events and messages on objects of one namespace name objects of another; false: kind, priority, size and the position in the log instead.")] = False
-    lease_duration_s: Annotated[float, Meta(description="How long the lease is valid after a renewal.")] = 10.0
-    max_request_body_bytes: Annotated[int, Meta(description="Largest accepted body of an HTTP request; most paths have a lower limit, see docs/limits.md.")] = 64 * 1024 * 1024
-    max_filter_body_bytes: Annotated[int, Meta(description="Largest accepted body of filter and prioritize; 0: 2 MiB and 300 bytes per node. Set it where kube-scheduler sends whole nodes (nodeCacheCapable: false).")] = 0
-    max_preempt_body_bytes: Annotated[int, Meta(description="Largest accepted body of preempt; 0: 8 MiB. Set it in the same case.")] = 0
-    max_body_bytes_in_flight: Annotated[int, Meta(description="How many bytes the bodies of all open requests may have together.")] = 64 * 1024 * 1024
-    header_timeout_s: Annotated[float, Meta(description="How long the headers of a request may take to arrive.")] = 5.0
-    body_timeout_s: Annotated[float, Meta(description="How long the body of a request may take to arrive.")] = 10.0
+    lease_duration_s: Annotated[float, Meta(extra={"above": 0}, description="How long the lease is valid after a renewal.")] = 10.0
+    max_request_body_bytes: Annotated[int, Meta(extra={"above": 0}, description="Largest accepted body of an HTTP request; most paths have a lower limit, see docs/limits.md.")] = 64 * 1024 * 1024
+    max_filter_body_bytes: Annotated[int, Meta(extra={"least": 0}, description="Largest accepted body of filter and prioritize; 0: 2 MiB and 300 bytes per node. Set it where kube-scheduler sends whole nodes (nodeCacheCapable: false).")] = 0
+    max_preempt_body_bytes: Annotated[int, Meta(extra={"least": 0}, description="Largest accepted body of preempt; 0: 8 MiB. Set it in the same case.")] = 0
+    max_body_bytes_in_flight: Annotated[int, Meta(extra={"above": 0}, description="How many bytes the bodies of all open requests may have together.")] = 64 * 1024 * 1024
+    header_timeout_s: Annotated[float, Meta(extra={"above": 0}, description="How long the headers of a request may take to arrive.")] = 5.0
+    body_timeout_s: Annotated[float, Meta(extra={"above": 0}, description="How long the body of a request may take to arrive.")] = 10.0
     # Go keeps idle connections for 90 s; if the server closes first, a call can fail with EOF (K03)
     keepalive_timeout_s: Annotated[float, Meta(description="How long a connection without requests stays open; above the 90 s of kube-scheduler.")] = 120.0
-    max_connections: Annotated[int, Meta(description="How many connections may be open; at most the limit of open files, less 256.")] = 16384
-    max_connections_per_peer: Annotated[int, Meta(description="How many connections one address may have open; each bind call that waits has one.")] = 8192
-    max_streams_per_peer: Annotated[int, Meta(description="How many streams of events one user may have open, and one address where there is no authentication.")] = 32
-    shutdown_grace_s: Annotated[float, Meta(description="How long open requests may take when the service stops.")] = 5.0
+    max_connections: Annotated[int, Meta(extra={"above": 0}, description="How many connections may be open; at most the limit of open files, less 256.")] = 16384
+    max_connections_per_peer: Annotated[int, Meta(extra={"above": 0}, description="How many connections one address may have open; each bind call that waits has one.")] = 8192
+    max_streams_per_peer: Annotated[int, Meta(extra={"above": 0}, description="How many streams of events one user may have open, and one address where there is no authentication.")] = 32
+    shutdown_grace_s: Annotated[float, Meta(extra={"above": 0}, description="How long open requests may take when the service stops.")] = 5.0
     topology_keys: Annotated[tuple[str, ...], Meta(description="Node labels that are levels of the topology, and whose domains are recorded and measured, even if no group uses them.")] = ()
-    capacity_sample_interval_s: Annotated[float, Meta(description="How often the largest free domain is measured.")] = 60.0
+    capacity_sample_interval_s: Annotated[float, Meta(extra={"above": 0}, description="How often the largest free domain is measured.")] = 60.0
     scheduler_metrics_url: Annotated[str, Meta(description="URL of the metrics of kube-scheduler, such as https://127.0.0.1:10259/metrics; unset: they are not read.")] = ""
     scheduler_metrics_ca_file: Annotated[str, Meta(description="CA file for the metrics of kube-scheduler; may be unset if their URL is of this machine.")] = ""
     scheduler_metrics_token_file: Annotated[str, Meta(description="Token file for the metrics of kube-scheduler; unset: the token of the ServiceAccount of this pod.")] = ""
@@ -108,9 +108,9 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     notify_secret_file: Annotated[str, Meta(description="File with the keys that sign notifications, one a line in base64; needed with a URL for notifications.")] = ""
     notify_ca_file: Annotated[str, Meta(description="CA file for the URL of notifications; unset: the CAs of the system.")] = ""
     notify_namespaces: Annotated[tuple[str, ...], Meta(description="Namespaces whose workloads are notified of; names of other namespaces are then left out. Unset: all.")] = ()
-    notify_waiting_after_s: Annotated[int, Meta(description="How long a gang waits before that is notified; 0: it is not.")] = 3600
+    notify_waiting_after_s: Annotated[int, Meta(extra={"least": 0}, description="How long a gang waits before that is notified; 0: it is not.")] = 3600
     notify_source: Annotated[str, Meta(description="Attribute source of the CloudEvents, such as the name of the cluster.")] = "gang-extender"
-    admission_check_retry_s: Annotated[int, Meta(description="How long Kueue waits after the answer Retry to an AdmissionCheck, before it reserves quota for the workload again (docs/how-to/kueue.md).")] = 30
+    admission_check_retry_s: Annotated[int, Meta(extra={"least": 0}, description="How long Kueue waits after the answer Retry to an AdmissionCheck, before it reserves quota for the workload again (docs/how-to/kueue.md).")] = 30
     log_level: Annotated[str, Meta(description="DEBUG, INFO, WARNING or ERROR.")] = "INFO"
     log_format: Annotated[Literal["", "json", "text"], Meta(description="Form of log lines. Unset: text on a terminal, else json.")] = ""
     # fmt: on
@@ -139,6 +139,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...]  # the only values; empty: any
     default: Any  # of the type of the field
     help: str  # the help text
+    limits: Mapping[str, int] = {}  # of a number: it is *above*, at *least*, at *most* that
 
     @property
     def variable(self) -> str:
@@ -158,6 +159,7 @@ class Origin(msgspec.Struct, frozen=True):
     name: str  # of the flag or the variable; empty for a default
 
 
+@functools.cache
 def all_settings() -> tuple[Setting, ...]:
     """Return all settings, in the order of the fields."""
     hints = get_type_hints(Settings, include_extras=True)
@@ -174,6 +176,7 @@ def all_settings() -> tuple[Setting, ...]:
                 choices=choices,
                 default=field.default,
                 help=meta.description,
+                limits=meta.extra or {},
             )
         )
     return tuple(settings)
@@ -192,7 +195,6 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
 
     Args:
         environ: Environment variables; None: those of the process.
-        flags: Values of the command line; None: not given.
 
     Raises:
         BadInput: A value is invalid; the message names the flag or the variable that has it, the value and the
@@ -206,9 +208,10 @@ def load(environ: Mapping[str, str] | None = None, **flags: object) -> Settings:
         names[setting.name] = origin.name or f"{setting.flag} ({setting.variable})"
         given = flags[setting.name] if origin.source == "flag" else variables.get(origin.name)
         if origin.source != "default":
-            raw[setting.name] = (
-                _parsed(setting, given, origin.name) if isinstance(given, str) else given
-            )
+            value = _parsed(setting, given, origin.name) if isinstance(given, str) else given
+            raw[setting.name] = value
+            if isinstance(value, int | float):
+                _check_limits(setting, value, origin.name)
     settings = msgspec.convert(raw, type=Settings, strict=False)
     _check(settings, names)
     check_listeners(settings, names)
@@ -221,11 +224,6 @@ def load_for_log(
     database_url: str | None, data_dir: str | None, *, anchor_key_file: str | None = None
 ) -> Settings:
     """Return the settings of a command that reads or writes a log; either option names it and wins over both variables.
-
-    Args:
-        database_url: Value of --database-url; None: not given.
-        data_dir: Value of --data-dir; None: not given.
-        anchor_key_file: Value of the option of this setting; None: not given.
 
     Raises:
         BadInput: As `load`.
@@ -367,48 +365,19 @@ def _parsed(setting: Setting, text: str, field: str) -> object:
     return text
 
 
+def _check_limits(setting: Setting, value: float, name: str) -> None:
+    """Raise BadInput for a number beyond the limits of a setting."""
+    above, least, most = map(setting.limits.get, ("above", "least", "most"))
+    if above is not None and not (math.isfinite(value) and value > above):
+        raise BadInput(f"{name}: {value} must be a number above {above}")
+    if least is not None and value < least:
+        raise BadInput(f"{name}: {value} must be {least} or above")
+    if most is not None and value > most:
+        raise BadInput(f"{name}: {value} must be at most {most}")
+
+
 def _check(settings: Settings, names: Mapping[str, str]) -> None:
     """Raise BadInput for values with which the service could not work correctly; `names` are for the messages."""
-    for name in (
-        "filter_deadline_ms",
-        "barrier_timeout_s",
-        "bind_timeout_s",
-        "lease_duration_s",
-        "search_budget",
-        "max_children",
-        "reservation_ttl_s",
-        "hold_capacity_for_s",
-        "hold_capacity_max_percent",
-        "shutdown_grace_s",
-        "capacity_sample_interval_s",
-        "max_request_body_bytes",
-        "max_body_bytes_in_flight",
-        "header_timeout_s",
-        "body_timeout_s",
-        "max_connections",
-        "max_connections_per_peer",
-        "max_streams_per_peer",
-    ):
-        value = getattr(settings, name)
-        if not (math.isfinite(value) and value > 0):
-            msg = f"{names[name]}: {value} must be a number above 0"
-            raise BadInput(msg)
-    for name in (
-        "nomination_delay_ms",
-        "replacement_ttl_s",
-        "hold_capacity_after_s",
-        "notify_waiting_after_s",
-        "max_filter_body_bytes",
-        "max_preempt_body_bytes",
-        "max_new_gangs_per_minute",
-        "admission_check_retry_s",
-    ):
-        if getattr(settings, name) < 0:
-            msg = f"{names[name]}: {getattr(settings, name)} must be 0 or above"
-            raise BadInput(msg)
-    if settings.hold_capacity_max_percent > PERCENT_MAX:
-        value, name = settings.hold_capacity_max_percent, names["hold_capacity_max_percent"]
-        raise BadInput(f"{name}: {value} must be at most {PERCENT_MAX}")
     if not (
         math.isfinite(settings.keepalive_timeout_s) and settings.keepalive_timeout_s > GO_IDLE_S
     ):

@@ -21,7 +21,7 @@ from prometheus_client import (
 )
 
 from extender.core.log import events as ev
-from extender.core.log.reservation_state import NOT_IN_VAIN, RAN_BRIEFLY_US
+from extender.core.log.reservation_state import NOT_IN_VAIN, PreemptorRun
 from extender.core.log.tampering import TamperKind
 from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import Plan, Verdict
@@ -102,7 +102,6 @@ def set_up_logging(level: str, stream: TextIO | None = None, form: str = "") -> 
     """Send all log records to one stream.
 
     Args:
-        level: Least severe level.
         stream: Where to; None: stderr.
         form: Of the lines: `json` or `text`; empty: text if the stream is a terminal, else JSON.
     """
@@ -128,13 +127,7 @@ def _monotonic_ms() -> int:
 
 
 class LimitedLines:
-    """Warnings that others can cause as often as they like: one a minute for each cause, with the number of those left out.
-
-    Args:
-        log: Where they go.
-        message: Of all of them.
-        now_ms: Monotonic time in milliseconds.
-    """
+    """Warnings that others can cause as often as they like: one a minute for each cause, with the number of those left out."""
 
     def __init__(
         self, log: logging.Logger, message: str, now_ms: Callable[[], int] = _monotonic_ms
@@ -239,8 +232,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._priority_classes: set[str] = set()
-        # preemptors with evicted victims that were bound less than a minute ago: when, and how many of their members run
-        self._young_preemptors: dict[GangUid, tuple[int, int]] = {}
+        # of the gangs whose preemption is not decided yet, or ended less than a minute ago
+        self._preemptor_runs: dict[GangUid, PreemptorRun] = {}
         self._searching: set[str] = set()
         for name, declared in get_type_hints(Metrics, include_extras=True).items():
             kind, series = get_args(declared)
@@ -329,23 +322,21 @@ class Metrics:
 
     def _count_in_vain(self, event: ev.RecordedEvent) -> None:
         """Count evictions after which the preemptor never ran, or ran for less than a minute."""
-        young, data = self._young_preemptors, event.data
+        runs, uid, data = self._preemptor_runs, event.gang_uid, event.data
         match data:
-            case ev.PreemptionCompleted() if data.evicted and data.bound:
-                now_us = event.at_us
-                self._young_preemptors = {
-                    uid: row for uid, row in young.items() if now_us - row[0] < RAN_BRIEFLY_US
-                } | {event.gang_uid: (now_us, data.bound)}
-            case ev.PreemptionCancelled() if data.evicted and data.reason not in NOT_IN_VAIN:
-                self.preemptions_in_vain.labels("never").inc()
-            case ev.MemberTerminated() | ev.GangRemoved() if event.gang_uid in young:
-                begin_us, running = young.pop(event.gang_uid)
-                left = 0 if isinstance(data, ev.GangRemoved) else running - 1
-                if event.at_us - begin_us >= RAN_BRIEFLY_US:
-                    return
-                if left:
-                    young[event.gang_uid] = begin_us, left
-                else:
+            case ev.PreemptionPlanned() if data.kind != "Pod":
+                self._preemptor_runs = {u: r for u, r in runs.items() if not r.lasts(event.at_us)}
+                self._preemptor_runs[uid] = PreemptorRun()
+            case ev.PreemptionCancelled():
+                runs.pop(uid, None)
+                if data.evicted and data.reason not in NOT_IN_VAIN:
+                    self.preemptions_in_vain.labels("never").inc()
+            case ev.PreemptionCompleted() if not data.evicted:
+                runs.pop(uid, None)
+            case _ if (run := runs.get(uid)) is not None:
+                run.follow(event)
+                if run.was_brief:
+                    del runs[uid]
                     self.preemptions_in_vain.labels("less-than-a-minute").inc()
             case _:
                 pass

@@ -37,10 +37,8 @@ def verify_slice(
     """Verify the next events of a pass.
 
     Args:
-        url: Database URL.
         key_file: File with the keys of anchors and snapshots; may be empty.
         anchors: Begin a new pass with these; None: go on.
-        most: How many events at most.
 
     Raises:
         CorruptLog: An event cannot be read by this version; begin a new pass.

@@ -484,10 +484,11 @@ def _literals(pattern: str) -> list[str]:
 def _given(kind: type, field: str) -> set[str]:
     """Find the values that a field of a struct is given where it is made or replaced, as far as the source has them."""
     found: set[str] = set()
-    for tree in _trees(f"{kind.__name__}("):
+    names = (kind.__name__, f"{kind.__name__}.about", "msgspec.structs.replace")
+    for tree in _trees(kind.__name__):
         for scope in ast.walk(tree):
             if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
-                for call in _calls(scope, kind.__name__, "msgspec.structs.replace"):
+                for call in _calls(scope, *names):
                     for keyword in call.keywords:
                         if keyword.arg == field:
                             found |= _values(tree, scope, keyword.value)

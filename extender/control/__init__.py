@@ -1,1 +1,1 @@
-"""Everything that changes something: the log's writer, the control loop, actuators, the verbs; imports `core`, `ports`, `runtime`, `snapshots`."""
+"""Everything that changes something: the log's writer, the control loop, actuators, the verbs; imports `core`, `ports`, `runtime`, `snapshots`. An append raises `NotLeading` where the lease is lost, a database that does not answer `StoreUnavailable`, a kube-apiserver `ClusterUnavailable`: what was not done is decided again; docstrings name other errors."""

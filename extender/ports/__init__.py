@@ -1,1 +1,1 @@
-"""Protocols that the use cases need and the adapters implement; imports `core`."""
+"""Protocols that the use cases need and the adapters implement; imports `core`. Without an answer, when the outcome may be unknown, a port of the log raises `StoreUnavailable` and one of the cluster `ClusterUnavailable`: try again; what kube-apiserver refuses for good (the object is gone or was recreated, a pod is bound, a rule forbids the write) raises `RequestRejected`; docstrings name other errors."""

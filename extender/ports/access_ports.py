@@ -41,17 +41,9 @@ class AccessReviews(Protocol):
     """Answers who has a token, and which rights a caller has; it remembers nothing."""
 
     async def authenticate(self, token: str) -> Caller | None:
-        """Return who has a token; None: it is not valid here.
-
-        Raises:
-            ClusterUnavailable: No answer.
-        """
+        """Return who has a token; None: it is not valid here."""
         ...
 
     async def authorize(self, caller: Caller, right: AccessRight) -> bool:
-        """Return whether a caller has a right.
-
-        Raises:
-            ClusterUnavailable: No answer.
-        """
+        """Return whether a caller has a right."""
         ...

@@ -64,11 +64,10 @@ class K8sEvent(msgspec.Struct, frozen=True, kw_only=True):
     related: tuple[str, str, str, str] | None = None
 
     @classmethod
-    def about(cls, pod: PodRef, reason: str, message: str, **more: Any) -> K8sEvent:  # noqa: ANN401
-        """Return an Event about a pod; `more`: other fields."""
+    def about(cls, pod: PodRef, message: str, **fields: Any) -> K8sEvent:  # noqa: ANN401
+        """Return an Event about a pod; `fields`: the reason and others."""
         return cls(
-            kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid,
-            reason=reason, message=message, **more,
+            kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid, message=message, **fields
         )  # fmt: skip
 
 
@@ -78,11 +77,7 @@ class ControlPlane(Protocol):
     discovery_revision: int  # changes whenever the served kinds of groups change
 
     async def dry_runs(self) -> Sequence[DryRunResult]:
-        """Create objects with all fields as dry runs, and return what would have been stored.
-
-        Raises:
-            ClusterUnavailable: No answer.
-        """
+        """Create objects with all fields as dry runs, and return what would have been stored."""
         ...
 
     async def scheduler_gates(self) -> SchedulerGates:
@@ -106,9 +101,6 @@ class Cluster(PublishedAnchors, Protocol):
 
         The view of a new leader may be older than the one on which the leader before decided: what that one recorded
         would look like drift.
-
-        Raises:
-            ClusterUnavailable: Try again later.
         """
         ...
 
@@ -121,30 +113,15 @@ class Cluster(PublishedAnchors, Protocol):
         ...
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
-        """Write `status.nominatedNodeName`; None clears it.
-
-        Raises:
-            RequestRejected: The pod is gone, was recreated or is bound.
-            ClusterUnavailable: Try again later.
-        """
+        """Write `status.nominatedNodeName`; None clears it."""
         ...
 
     async def remove_gate(self, pod: PodRef) -> None:
-        """Remove our scheduling gate, and no other; do nothing if it is not there.
-
-        Raises:
-            RequestRejected: The pod is gone, was recreated or is bound.
-            ClusterUnavailable: Try again later.
-        """
+        """Remove our scheduling gate, and no other; do nothing if it is not there."""
         ...
 
     async def mark_disrupted(self, pod: PodRef, message: str) -> None:
-        """Write DisruptionTarget=True, reason PreemptionByScheduler, before a pod is deleted (E-12).
-
-        Raises:
-            RequestRejected: The pod is gone or was recreated.
-            ClusterUnavailable: Try again later.
-        """
+        """Write DisruptionTarget=True, reason PreemptionByScheduler, before a pod is deleted (E-12)."""
         ...
 
     async def evict(self, pod: PodRef, via: GoneVia) -> None:
@@ -152,31 +129,20 @@ class Cluster(PublishedAnchors, Protocol):
 
         Args:
             pod: The pod by UID: a new pod with the same name is never deleted.
-            how: *deleted* as kube-scheduler does it, or *evicted* through the Eviction API, which respects
+            via: *deleted* as kube-scheduler does it, or *evicted* through the Eviction API, which respects
                 PodDisruptionBudgets.
 
         Raises:
-            RequestRejected: The pod is gone, was recreated, or the API server (an admission webhook) forbids it.
             ClusterUnavailable: Try again, not before its `retry_after_s`; also if a PodDisruptionBudget forbids it now.
         """
         ...
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
-        """Return how a pod that is not in the view any more ended or is being deleted; None: it is neither.
-
-        Raises:
-            RequestRejected: No answer, for good.
-            ClusterUnavailable: No answer; try again later.
-        """
+        """Return how a pod that is not in the view any more ended or is being deleted; None: it is neither."""
         ...
 
     async def explain_waiting(self, pod: PodRef, message: str) -> None:
-        """Write the message of the condition PodScheduled of a pod that has our scheduling gate.
-
-        Raises:
-            RequestRejected: The pod is gone or was recreated.
-            ClusterUnavailable: Try again later.
-        """
+        """Write the message of the condition PodScheduled of a pod that has our scheduling gate."""
         ...
 
     async def bind(self, binding: Binding) -> None:
@@ -191,19 +157,13 @@ class Cluster(PublishedAnchors, Protocol):
     async def set_conditions(
         self, group: GroupKey, uid: str, conditions: Sequence[Condition]
     ) -> None:
-        """Merge conditions into the status of a group; write only those types that differ.
-
-        Raises:
-            RequestRejected: The group is gone or was recreated, or the API server rejects the write.
-            ClusterUnavailable: Try again later.
-        """
+        """Merge conditions into the status of a group; write only those types that differ."""
         ...
 
     async def set_finalizers(self, change: FinalizerChange) -> None:
         """Write the finalizers of one of our groups, with its UID and resource version as preconditions.
 
         Raises:
-            RequestRejected: The group is gone or was recreated, or the API server rejects the write.
             ClusterUnavailable: Try again later; also if the resource version is not the newest.
         """
         ...

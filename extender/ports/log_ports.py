@@ -84,7 +84,6 @@ class LogPage(list[RecordedEvent]):
     """Consecutive events of the log, whose hashes were verified.
 
     Args:
-        events: In order.
         chain: Hash of the last one; of the position before them if there is none.
     """
 
@@ -115,11 +114,7 @@ class LeaseRenewal(Protocol):
     """Renews the lease on a connection of its own; all calls come from one event loop, which may be of another thread."""
 
     async def open(self) -> None:
-        """Connect if there is no connection.
-
-        Raises:
-            StoreUnavailable: No answer; try again.
-        """
+        """Connect if there is no connection."""
         ...
 
     async def renew(self, grant: LeaseGrant) -> None:
@@ -127,7 +122,6 @@ class LeaseRenewal(Protocol):
 
         Raises:
             Fenced: Another process acquired the lease.
-            StoreUnavailable: Unknown outcome.
         """
         ...
 
@@ -147,7 +141,6 @@ class EventLog(Protocol):
 
         Raises:
             LeaseHeld: The lease of another holder has not expired.
-            StoreUnavailable: No answer; try again.
         """
         ...
 
@@ -169,11 +162,7 @@ class EventLog(Protocol):
         ...
 
     async def time_us(self) -> int:
-        """Return the time of the database's clock, in microseconds since the Unix epoch; it may step.
-
-        Raises:
-            StoreUnavailable: No answer; try again.
-        """
+        """Return the time of the database's clock, in microseconds since the Unix epoch; it may step."""
         ...
 
     async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> bytes:
@@ -250,7 +239,6 @@ class Snapshots(Protocol):
         """Return the newest snapshot of a codec that is intact and belongs to this log, or None.
 
         Args:
-            codec: The codec that the caller can decode.
             until: Highest position of the snapshot; None: no limit.
         """
         ...
@@ -287,19 +275,11 @@ class NotificationCursor(Protocol):
     """Where `NotifiedUpTo` is kept, for the next leader and after a restart."""
 
     async def read(self) -> NotifiedUpTo | None:
-        """Return what was kept last; None: notifications were never switched on.
-
-        Raises:
-            StoreUnavailable: No answer; try again.
-        """
+        """Return what was kept last; None: notifications were never switched on."""
         ...
 
     async def save(self, reached: NotifiedUpTo) -> None:
-        """Keep it; neither of its values goes back.
-
-        Raises:
-            StoreUnavailable: Unknown outcome; save it again.
-        """
+        """Keep it; neither of its values goes back."""
         ...
 
 
@@ -311,7 +291,6 @@ class IntervalProjection(Protocol):
 
         Raises:
             CorruptLog: An event type that the functions of the database do not know.
-            StoreUnavailable: Unknown outcome; call again.
         """
         ...
 
@@ -320,17 +299,9 @@ class PublishedAnchors(Protocol):
     """Where anchors are published: outside the database, so that an older or a rewritten database is detected."""
 
     async def published(self) -> tuple[Anchor, ...]:
-        """Return the anchors in the order of their publication; empty if there is none.
-
-        Raises:
-            ClusterUnavailable: No answer; try again.
-        """
+        """Return the anchors in the order of their publication; empty if there is none."""
         ...
 
     async def publish(self, anchors: Sequence[Anchor]) -> None:
-        """Replace the published anchors; the last one is the end of the log.
-
-        Raises:
-            ClusterUnavailable: Unknown outcome; publish again.
-        """
+        """Replace the published anchors; the last one is the end of the log."""
         ...

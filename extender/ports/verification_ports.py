@@ -10,15 +10,12 @@ import msgspec
 from extender.core.log.interval_row_projection import IntervalRow
 from extender.core.log.tampering import LogFinding
 from extender.core.model.ids import Epoch, Position
+from extender.ports.log_ports import Snapshot
 
 
-class StoredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+class StoredSnapshot(Snapshot, frozen=True, kw_only=True):
     """A snapshot as it is stored."""
 
-    position: Position
-    codec: str
-    chain: bytes
-    body: bytes
     intact: bool  # the body has the stored SHA-256
     # it has the HMAC of one of the keys; None: it has none, or there is no key
     authentic: bool | None

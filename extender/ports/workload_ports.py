@@ -85,7 +85,6 @@ class Workloads(Protocol):
 
         Raises:
             RequestRejected: The API server refuses it for good, or the namespace is being deleted.
-            ClusterUnavailable: Try again later.
         """
         ...
 
@@ -131,16 +130,10 @@ class AdmissionChecks(Protocol):
         """Write the answer to a check of a Workload of Kueue, if that is still as in `queued`.
 
         Raises:
-            RequestRejected: The API server refuses it for good.
             ClusterUnavailable: Try again later; also if the Workload has changed or is gone, which the view will show.
         """
         ...
 
     async def activate_check(self, check: AdmissionCheck) -> None:
-        """Write that an AdmissionCheck is answered.
-
-        Raises:
-            RequestRejected: The API server refuses it for good.
-            ClusterUnavailable: Try again later.
-        """
+        """Write that an AdmissionCheck is answered."""
         ...

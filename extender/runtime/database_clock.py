@@ -53,11 +53,7 @@ class DatabaseClock:
     def __init__(
         self, machine: MachineClock, read_database_us: Callable[[], Awaitable[int]]
     ) -> None:
-        """Prepare; `sync` reads the database's clock.
-
-        Args:
-            read_database_us: Returns the time of the database's clock, in microseconds since the Unix epoch.
-        """
+        """Prepare; `sync` reads the database's clock."""
         self._machine = machine
         self._read_database_us = read_database_us
         self._steps: deque[ClockStepped] = deque(maxlen=STEPS_MAX)

@@ -195,11 +195,7 @@ def _loop_time_ms() -> int:
 
 
 async def kept_running(name: str, run: Callable[[], Awaitable[object]]) -> None:
-    """Run a loop until it returns or is cancelled; one that a defect has ended runs again after a pause.
-
-    Args:
-        run: Runs it; called again after each defect.
-    """
+    """Run a loop until it returns or is cancelled; one that a defect has ended runs again after a pause."""
     faults: ObjectFaults[str] = ObjectFaults("service")
     while True:
         with faults.alone(name):

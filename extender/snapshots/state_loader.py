@@ -451,11 +451,7 @@ class SnapshotWriter:
                 self._saved = state.position
 
     async def discard(self) -> None:
-        """Delete all snapshots, also the one that is being saved; call it when the state is right.
-
-        Raises:
-            StoreUnavailable: Not deleted, or the outcome is unknown.
-        """
+        """Delete all snapshots, also the one that is being saved; call it when the state is right."""
         async with self._one_at_a_time:
             self._saved = self._full = START
             await self._snapshots.delete_all()
@@ -465,9 +461,6 @@ async def backfill_snapshots(
     event_log: EventLog, snapshots: Snapshots, *, until: Position, every: int
 ) -> int:
     """Save a snapshot in each section of the log that has none.
-
-    Args:
-        until: Last position to fill up to.
 
     Returns:
         The number of snapshots saved.

@@ -245,12 +245,7 @@ async def close_quietly(connection: asyncpg.Connection) -> None:
 
 
 class KeptConnection:
-    """One connection that is opened at its first use, and again after a failure; it is used by one block at a time.
-
-    Args:
-        open_connection: Opens it.
-        prepare: Called with each that was opened.
-    """
+    """One connection that is opened at its first use, and again after a failure; it is used by one block at a time."""
 
     def __init__(
         self,

@@ -12,8 +12,10 @@ from extender.core.log.events import (
     GangRemoved,
     MemberTerminated,
     MovesEnded,
+    PodBound,
     PreemptionCancelled,
     PreemptionCompleted,
+    PreemptionPlanned,
     RecordedEvent,
 )
 from extender.core.planner.plan_types import Plan, Refusal, SearchEffort
@@ -146,6 +148,17 @@ def in_vain(*events):
 
 
 ENDED = [MemberTerminated(pod=f"ns/hi-{i}", uid=f"hi-{i}", node="n", cause="ended") for i in range(2)]  # fmt: skip
+PLANNED = PreemptionPlanned(
+    preemption="p", kind="PodGroup", priority=9, victims=(), cost={}, alternatives=(), shapes=(), assignments=()
+)  # fmt: skip
+
+
+def bound(*seconds):
+    """Return a plan, and the members that were bound for it at some seconds."""
+    return (0, PLANNED), *(
+        (at_s, PodBound(plan="p", pod=f"ns/hi-{i}", uid=f"hi-{i}", group="hi", node="n"))
+        for i, at_s in enumerate(seconds)
+    )
 
 
 def completed(evicted=1):
@@ -163,12 +176,16 @@ def cancelled(reason, evicted=1):
         ([(0, cancelled("capacity-lost", evicted=0))], (0, 0)),
         ([(0, cancelled("taken-over"))], (0, 0)),
         ([(0, cancelled("no-longer-needed"))], (0, 0)),
-        ([(0, completed()), (58, ENDED[0]), (59, ENDED[1])], (0, 1)),
-        ([(0, completed()), (58, ENDED[0]), (60, ENDED[1])], (0, 0)),
-        ([(0, completed()), (58, ENDED[0])], (0, 0)),
-        ([(0, completed()), (10, GangRemoved(reason="deleted")), (11, ENDED[0])], (0, 1)),
-        ([(0, completed(evicted=0)), (10, GangRemoved(reason="deleted"))], (0, 0)),
-        ([(0, completed()), (10, ENDED[0]), (20, completed()), (70, ENDED[1]), (71, ENDED[0])], (0, 1)),
+        ([*bound(0, 0), (0, completed()), (58, ENDED[0]), (59, ENDED[1])], (0, 1)),
+        ([*bound(0, 0), (0, completed()), (58, ENDED[0]), (60, ENDED[1])], (0, 0)),
+        ([*bound(0, 9), (9, completed()), (58, ENDED[0]), (68, ENDED[1])], (0, 1)),  # from the binding of each
+        ([*bound(0, 9), (9, completed()), (60, ENDED[0]), (61, ENDED[1])], (0, 0)),
+        ([*bound(0, 0), (0, completed()), (58, ENDED[0])], (0, 0)),
+        ([*bound(0, 0), (1, ENDED[0]), (2, ENDED[1]), (3, completed())], (0, 1)),  # before it was recorded as complete
+        ([*bound(0, 0), (0, completed()), (10, GangRemoved(reason="deleted")), (11, ENDED[0])], (0, 1)),
+        ([*bound(0, 0), (0, completed(evicted=0)), (10, GangRemoved(reason="deleted"))], (0, 0)),
+        ([*bound(0, 0), (0, completed()), *bound(9)[1:], (50, ENDED[0]), (55, ENDED[1])], (0, 1)),
+        ([(0, completed()), (10, GangRemoved(reason="deleted"))], (0, 0)),  # planned under another leader
     ],
 )  # fmt: skip
 def test_evictions_in_vain_are_counted(events, counts):

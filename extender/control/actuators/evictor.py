@@ -248,7 +248,7 @@ class Evictor:
         related = (preemption.kind, by_namespace, by_name, preemption.gang_uid)
         shown = related if readers.sees(by_namespace) else None
         await self._cluster.notice(
-            K8sEvent.about(pod, "Preempted", text, action="Preempting", related=shown)
+            K8sEvent.about(pod, text, reason="Preempted", action="Preempting", related=shown)
         )
 
     def _lost(self, victim: Victim) -> str:

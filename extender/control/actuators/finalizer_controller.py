@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 
+from extender.control.actuators.work_queue import retried
 from extender.control.actuators.write_priority import PlacementPriority
 from extender.control.log.leader import Leader
 from extender.core.model.cluster_view import ClusterView, Guard, changed_guards
-from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
 from extender.core.reconcile.finalizer_rules import (
     FinalizerChange,
@@ -110,12 +110,9 @@ class FinalizerController:
             change.guard.deleting and not may_remove_finalizer(now, change.group, self._held())
         ):
             return True  # changed meanwhile: the next run decides again
-        try:
-            await self._cluster.set_finalizers(change)
-        except RequestRejected as error:  # deleted or recreated: the informer will see it
-            log.info("finalizer not written", extra={"error": str(error)})
-        except ClusterUnavailable as error:
-            log.warning("finalizer not written yet", extra={"error": str(error)})
+        # of a rejected one the group was deleted or recreated: the informer will see it
+        writing = self._cluster.set_finalizers(change)
+        if await retried(writing, log, "finalizer not written") is not None:
             return False
         self._written[change.group] = change.guard
         return True

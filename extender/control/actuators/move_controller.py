@@ -49,11 +49,7 @@ RETRIES = RetryPolicy(first_s=2.0, max_s=30.0, after_failure="continue")
 
 
 class MoveController:
-    """Makes the moves that are under way.
-
-    Args:
-        forest_of: Returns the trees of a view.
-    """
+    """Makes the moves that are under way."""
 
     def __init__(
         self,
@@ -231,7 +227,7 @@ class MoveController:
         self._refusal = ""
         # what for is not in it: that may be a gang of another namespace
         text = f"moved: it leaves {move.source}, and {move.target} is held for the pod that its controller makes"
-        await self._cluster.notice(K8sEvent.about(pod, "Moved", text, action="Moving"))
+        await self._cluster.notice(K8sEvent.about(pod, text, reason="Moved", action="Moving"))
         return None
 
     def _keeps(self, moves: PendingMoves) -> bool:

@@ -77,7 +77,6 @@ class Nominator:
 
         Args:
             arrived: Returns whether kube-scheduler has placed a member.
-            held_back: Members that filter refused before their stage.
             delay_s: After the removal of its gate a member of a small cluster is nominated if it is not at bind by
                 then; 0: members are nominated before their gate is removed.
         """
@@ -363,7 +362,6 @@ def next_step(
     """Return what is to be done for a reservation that was not released before.
 
     Args:
-        held_back: Members that filter has held back under this leader.
         at_once: Whether kube-scheduler schedules groups itself: members that are in their group by `schedulingGroup`
             have no stages then, because it waits for the whole group.
     """

@@ -136,11 +136,7 @@ class StatusReporter:
     def __init__(
         self, cluster: Cluster, leader: Leader, clock: Clock, *, show_names: bool = False
     ) -> None:
-        """Make the reporter.
-
-        Args:
-            show_names: Whether texts may have names of other namespaces.
-        """
+        """Make the reporter."""
         self._show_names = show_names
         self._cluster = cluster
         self._leader = leader
@@ -461,7 +457,9 @@ class StatusReporter:
                 text = _event_text(run, leaf, readers)
                 for pod in sorted(fresh, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
                     ref = PodRef.at(pod.path, pod.uid)
-                    self._jobs.add(K8sEvent.about(ref, "FailedScheduling", text, warning=True))
+                    self._jobs.add(
+                        K8sEvent.about(ref, text, reason="FailedScheduling", warning=True)
+                    )
                 reported |= {pod.uid: reason for pod in waiting}
         return _Leaf(inputs, reason, since_ms, reported, settled)
 

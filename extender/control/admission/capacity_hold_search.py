@@ -121,15 +121,7 @@ class CapacityHoldSearch:
         )
 
     async def perform(self, search: WantedSearch, now: Moment) -> None:
-        """Search where capacity could be held for a tree, and append the hold; in its turn.
-
-        Args:
-            now: When the turn began.
-
-        Raises:
-            NotLeading: The lease was lost meanwhile.
-            StoreUnavailable: An append failed.
-        """
+        """Search where capacity could be held for a tree, and append the hold; in its turn."""
         current = self._parts.requests.about(now, search.tree)
         if current is None:
             return
@@ -171,19 +163,14 @@ class CapacityHoldSearch:
                 return end.value or last_place or NO_PLACE, now
 
     async def _planned(self, request: PlanRequest) -> tuple[_Place | None, Moment]:
-        encoded = self._parts.planner.encode(request)
-        verdict, _, now = await self._searches.away(self._parts.planner.plan(encoded))
+        encoded, verdict, now = await self._searches.planned(request)
         if isinstance(verdict, Plan) and verdict.assignments:
             return _Place(request, verdict, encoded), now
         return None, now
 
     def _is_current(self, now: TreeRequest, place: _Place) -> bool:
         """Return whether the tree and the nodes of the plan are as they were planned; what runs there may have changed."""
-        same_tree = (place.request.root, place.request.shapes) == (
-            now.request.root,
-            now.request.shapes,
-        )
-        if not same_tree:
+        if not now.asks_as(place.request):
             return False
         root = now.tree.root
         if all(gang.uid != root.uid for gang in self._due(now.now)):

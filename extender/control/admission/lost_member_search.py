@@ -10,7 +10,6 @@ from concurrent.futures.process import BrokenProcessPool
 
 import msgspec
 
-from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
@@ -25,7 +24,7 @@ from extender.core.admit.verdict_events import (
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import GangUid
 from extender.core.model.scheduling_constraints import LostMembers
-from extender.core.planner.plan_types import DecisionInput, Plan, PlanRequest, Verdict
+from extender.core.planner.plan_types import DecisionInput, Plan, PlanRequest
 from extender.core.preempt.preemption_planning import decide_give_up, unbound_reservations
 
 log = logging.getLogger(__name__)
@@ -65,10 +64,6 @@ class LostMemberSearch:
 
         Args:
             current: The tree and its request when the turn began, which would be refused as before.
-
-        Raises:
-            NotLeading: The lease was lost meanwhile.
-            StoreUnavailable: An append failed.
         """
         choices = choices_of(current.now.pending, current.tree, current.request)
         attempts = [("Widen", self._widen), ("GiveUp", self._give_up)]
@@ -95,7 +90,7 @@ class LostMemberSearch:
     async def _widen(self, current: TreeRequest) -> str:
         """Place lost members in the nearest other domains; return why that is not possible either, or an empty string."""
         request = with_wider_domains(current.request, current.tree, proved=True)
-        encoded, verdict, moment = await self._planned(request)
+        encoded, verdict, moment = await self._searches.planned(request)
         if not isinstance(verdict, Plan) or not verdict.assignments:
             return in_vain_text("Widen", verdict)
         now = self._parts.requests.about(moment, current.tree)
@@ -113,7 +108,7 @@ class LostMemberSearch:
 
     async def _give_up(self, current: TreeRequest) -> str:
         """Evict a gang that fits as a whole without its pods; return why it does not, or an empty string."""
-        encoded, verdict, moment = await self._planned(self._parts.requests.anew(current))
+        encoded, verdict, moment = await self._searches.planned(self._parts.requests.anew(current))
         if not isinstance(verdict, Plan) or not verdict.assignments:
             return in_vain_text("GiveUp", verdict)
         now = self._parts.requests.about(moment, current.tree)
@@ -126,11 +121,6 @@ class LostMemberSearch:
             drafts = decide_give_up(view, state, forest, now.tree, verdict, context)
             self._parts.appends.append_nowait(drafts, encoded)
         return ""
-
-    async def _planned(self, request: PlanRequest) -> tuple[DecisionInput, Verdict, Moment]:
-        encoded = self._parts.planner.encode(request)
-        verdict, _, moment = await self._searches.away(self._parts.planner.plan(encoded))
-        return encoded, verdict, moment
 
     def _context(
         self,

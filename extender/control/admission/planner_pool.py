@@ -55,7 +55,7 @@ class Worker(Protocol):
 
 
 class PlannerPool:
-    """Answers plan requests; each worker runs one at a time.
+    """Answers plan requests; each worker runs one at a time. BrokenProcessPool: it died twice on one request, perhaps out of memory.
 
     Args:
         worker: For long searches; None: a new process, which starts when it is first needed.
@@ -95,19 +95,11 @@ class PlannerPool:
         self._worker.warm_up(functools.partial(importlib.import_module, SOLVER))
 
     async def plan(self, encoded: DecisionInput) -> Verdict:
-        """Plan a tree, however long it takes.
-
-        Raises:
-            BrokenProcessPool: The worker died twice on the same request, perhaps out of memory.
-        """
+        """Plan a tree, however long it takes."""
         return await _run_in(self._worker, _plan_bytes, encoded)
 
     async def explain(self, encoded: DecisionInput) -> Judgement:
-        """Judge a tree that is refused already, for its explanation; no call of `plan` or `judge` waits for this.
-
-        Raises:
-            BrokenProcessPool: The worker died twice on the same request, perhaps out of memory.
-        """
+        """Judge a tree that is refused already, for its explanation; no call of `plan` or `judge` waits for this."""
         return await _run_in(self._explainer, _judge_bytes, encoded, None)
 
     async def judge(self, encoded: DecisionInput, verdict: Verdict | None) -> Judgement:
@@ -116,9 +108,6 @@ class PlannerPool:
         Args:
             encoded: A request with `evictable`.
             verdict: The answer of `plan` to the same request without an explanation, if known.
-
-        Raises:
-            BrokenProcessPool: The worker died twice on the same request, perhaps out of memory.
         """
         return await _run_in(self._worker, _judge_bytes, encoded, verdict)
 

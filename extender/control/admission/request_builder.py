@@ -48,6 +48,10 @@ class TreeRequest(msgspec.Struct, frozen=True):
     request: PlanRequest
     now: Moment  # of `tree`
 
+    def asks_as(self, request: PlanRequest) -> bool:
+        """Return whether the tree and its pods ask for the same as in another request."""
+        return (self.request.root, self.request.shapes) == (request.root, request.shapes)
+
 
 class RequestBuilder:
     """Builds plan requests, one after the other."""

@@ -174,7 +174,6 @@ class TreeAdmission:
         """Try to admit one tree.
 
         Args:
-            tree: Of the moment of the pass.
             progress: Of this pass, as it is now; the tree is added to it if it must be looked at again.
             last: Whether possible takeovers of its capacity have been decided.
         """
@@ -238,8 +237,7 @@ class TreeAdmission:
             self.record_judged(answered, judged_tree, took_ms, explained=not later)
             return
         if plain and not later and isinstance(verdict, Refusal):
-            encoded = self._parts.planner.encode(request)
-            verdict, _, moment = await self._searches.away(self._parts.planner.plan(encoded))
+            encoded, verdict, moment = await self._searches.planned(request)
             now = self._parts.requests.about(moment, tree_request.tree)
             if now is None:
                 return
@@ -256,7 +254,6 @@ class TreeAdmission:
 
         Args:
             judged_tree: The judgement of the same request with what could be evicted.
-            took_ms: How long the plan without evictions took.
             explained: Whether the refusal has its explanation; else it is explained later.
         """
         uid, verdict = tree_request.tree.root.uid, judged_tree.judged.verdict
@@ -287,15 +284,7 @@ class TreeAdmission:
         )
 
     async def perform(self, search: WantedSearch, now: Moment) -> None:
-        """Search or explain a tree as it is now, if it is still pending; in its turn.
-
-        Args:
-            now: When the turn began.
-
-        Raises:
-            NotLeading: The lease was lost meanwhile.
-            StoreUnavailable: An append failed.
-        """
+        """Search or explain a tree as it is now, if it is still pending; in its turn."""
         self._trees[search.uid].long = None
         current = self._parts.requests.about(now, search.tree)
         if current is None:
@@ -327,11 +316,7 @@ class TreeAdmission:
             answered = TreeRequest(now.tree, refused.request, moment)
             note = self._held_for_others(answered, explained.verdict)
             considered = (*note, *explained.judged.notes)
-            same_tree = (refused.request.root, refused.request.shapes) == (
-                now.request.root,
-                now.request.shapes,
-            )
-            if same_tree and is_recorded(root, explained.verdict, considered, explained=False):
+            if now.asks_as(refused.request) and is_recorded(root, explained.verdict, considered):
                 self._record_verdict(
                     answered, explained.verdict, explained.encoded, judged=explained.judged
                 )
@@ -633,7 +618,6 @@ class TreeAdmission:
         The second is the first without names of other namespaces; empty: there are none in it.
 
         Args:
-            note: What is held.
             judged: The search for victims that the verdict follows from; None: it follows from none, and the reasons of
                 the last one are marked as older.
         """

@@ -24,6 +24,7 @@ from extender.core.fairness.search_turns import (
 from extender.core.model.errors import NotLeading
 from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Tree
+from extender.core.planner.plan_types import DecisionInput, PlanRequest, Verdict
 from extender.runtime.periodic import ObjectFaults
 from extender.runtime.wakeup import first_of
 from extender.telemetry import METRICS
@@ -188,6 +189,12 @@ class TreeSearches:
             )
             raise NotLeading(msg)
         return answer, answered_ms, self._parts.observer.observe()
+
+    async def planned(self, request: PlanRequest) -> tuple[DecisionInput, Verdict, Moment]:
+        """Plan in the planner process, as `away`; return the input, the answer and the moment after it."""
+        encoded = self._parts.planner.encode(request)
+        verdict, _, moment = await self.away(self._parts.planner.plan(encoded))
+        return encoded, verdict, moment
 
     def raise_failure(self) -> None:
         """Raise the error of a search that has ended with one, once."""

@@ -147,7 +147,6 @@ class Follower:
 
         Raises:
             CorruptLog: The log cannot be folded.
-            StoreUnavailable: Try again.
         """
         mark = self._mark
         # the log must still have the last folded event: a database restored from an older copy is another log

@@ -87,11 +87,7 @@ class HistoryGuard:
             self.unrecorded = None
 
     async def compare_seen(self) -> None:
-        """Remember the last followed event if the log does not have it any more; the log is followed anew.
-
-        Raises:
-            StoreUnavailable: Try again.
-        """
+        """Remember the last followed event if the log does not have it any more; the log is followed anew."""
         if (
             self._lost is None
             and self._newest is not None
@@ -100,11 +96,7 @@ class HistoryGuard:
             self._lost = self._newest
 
     async def read_published(self, grant: LeaseGrant) -> bool:
-        """Read the published anchors; return False when the grant needs a higher epoch than it has.
-
-        Raises:
-            ClusterUnavailable: Try again.
-        """
+        """Read the published anchors; return False when the grant needs a higher epoch than it has."""
         published = await self.anchor.published() if self.anchor is not None else ()
         check = self.keys.check if self.keys.key_ids else None
         self.anchors, others = sort_by_trust(published, check)
@@ -120,9 +112,6 @@ class HistoryGuard:
         """Return whether the log still has the last event that this process knows, and its lease row is not older.
 
         Event and hash are compared: the hash covers all events before it, so a log that was rewritten has another one.
-
-        Raises:
-            StoreUnavailable: Try again.
         """
         return self._forgotten_epoch is None and (
             self._newest is None or await self._log.holds(self._newest)
@@ -136,7 +125,6 @@ class HistoryGuard:
 
         Raises:
             CorruptLog: The hashes do not continue those that this process knows.
-            StoreUnavailable: Try again.
         """
         mark = self._newest
         if mark is None or not mark.chain or head.position <= mark.position:
@@ -147,22 +135,13 @@ class HistoryGuard:
         return chain
 
     def confirm(self, head: LogHead, chain: bytes) -> None:
-        """Record the hash of the last event, whose append got no answer and which was found in the log.
-
-        Args:
-            head: The head that was verified.
-            chain: What `verified_chain` returned for it.
-        """
+        """Record the hash of the last event, whose append got no answer and which was found in the log."""
         if self._newest is not None and self._newest.position == head.position and chain:
             self._newest = msgspec.structs.replace(self._newest, chain=chain)
             self.appended = self._newest
 
     async def compare(self, grant: LeaseGrant, state: ReservationState) -> HistoryTruncated | None:
-        """Compare the log, folded to `state`, with all evidence; return the loss, or None.
-
-        Raises:
-            StoreUnavailable: Try again.
-        """
+        """Compare the log, folded to `state`, with all evidence; return the loss, or None."""
         missing: list[tuple[LogMark, TruncationEvidence]] = []
         marks: tuple[tuple[LogMark | None, TruncationEvidence], ...] = (
             (self._lost or self._newest, "memory"),

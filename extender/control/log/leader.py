@@ -190,11 +190,7 @@ class Leader(LeaderRole):
         return replaced
 
     async def discard_snapshots(self) -> None:
-        """Delete all snapshots, after a state that was not a fold of the log; later ones are made from the current state.
-
-        Raises:
-            StoreUnavailable: Not deleted, or the outcome is unknown.
-        """
+        """Delete all snapshots, after a state that was not a fold of the log; later ones are made from the current state."""
         await self._snapshots.discard()
 
     # -- the lease ---------------------------------------------------------------------------

@@ -187,7 +187,6 @@ class Lease:
 
         Raises:
             LeaseHeld: Another process holds it.
-            StoreUnavailable: No answer; try again.
         """
         # the first event of the epoch must not be ahead of the database's clock
         await self._sync_clock()

@@ -88,12 +88,7 @@ class LogHeadPublisher:
         )
 
     async def publish(self) -> None:
-        """Publish the end of the log once, unless the log is an older copy or was rewritten.
-
-        Raises:
-            ClusterUnavailable: Not published, or the outcome is unknown.
-            StoreUnavailable: The log could not be compared.
-        """
+        """Publish the end of the log once, unless the log is an older copy or was rewritten."""
         async with self._publishing:
             await self._publish()
 

@@ -150,13 +150,7 @@ class ControlLoop:
             await asyncio.sleep(rests.after_pass(took_ms, rested_ms) / 1000)
 
     async def run_pass(self) -> None:
-        """Reconcile, admit, actuate and publish the result, once.
-
-        Raises:
-            NotLeading: The lease was lost during the pass.
-            StoreUnavailable: An append failed.
-            ClusterUnavailable: The API server did not answer.
-        """
+        """Reconcile, admit, actuate and publish the result, once."""
         async with self._pending_trees.searches.turn:
             await self._run_pass()
 
@@ -165,11 +159,6 @@ class ControlLoop:
 
         Args:
             before: Of cluster, state and wake-ups; None: changes do not end it.
-            within_s: The next pass is due at the latest after so many seconds.
-
-        Raises:
-            NotLeading: The lease was lost meanwhile.
-            StoreUnavailable: An append failed.
         """
         searches = self._pending_trees.searches
         changes = self._changes_after(before) if before is not None else ()
@@ -224,11 +213,7 @@ class ControlLoop:
         self._pending_trees.hold_capacity(now)
 
     async def _catch_up(self, terms: int) -> None:
-        """Wait until the view is as new as what the leader before has decided on, once in each term.
-
-        Raises:
-            ClusterUnavailable: The API server did not answer.
-        """
+        """Wait until the view is as new as what the leader before has decided on, once in each term."""
         if terms == self._terms:
             return
         begun_ms = self._parts.clock.monotonic_ms()
@@ -328,7 +313,6 @@ class ControlLoop:
             before: Before the last pass.
             after: The same, with the state as the pass left it: what it appended itself needs another pass only where a
                 preemption or a hold ends after what was recorded.
-            took_ms: CPU time of the last pass.
         """
         more_ms = max(EXPECTED_CHANGES_MS, took_ms * EXPECTED_PER_PASS)
         more_ms = min(more_ms, EXPECTED_CHANGES_MS_MAX)

@@ -51,11 +51,7 @@ def report_loops(
     *,
     show_names: bool,
 ) -> None:
-    """Report loops: an ERROR log line and a Kubernetes Event on the root each time, and one count per loop.
-
-    Args:
-        show_names: Whether an Event may have names of other namespaces.
-    """
+    """Report loops: an ERROR log line and a Kubernetes Event on the root each time, and one count per loop."""
     reported = tuple(loops)
     roots = {tree.root.uid: tree.root for tree in forest.trees.values()} if reported else {}
     for loop in reported:

@@ -63,10 +63,6 @@ class CapacitySampler:
 
         It runs in a thread, because it takes some 40 ms on 5,000 nodes. View and state are immutable, and events
         appended meanwhile come after the position that the event names.
-
-        Raises:
-            NotLeading: The lease was lost meanwhile.
-            StoreUnavailable: Not written.
         """
         if not self._may_measure():
             return False

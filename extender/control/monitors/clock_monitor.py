@@ -38,12 +38,7 @@ class ClockMonitor:
         ).run
 
     async def look(self) -> None:
-        """Sample once, and append the steps seen since the last append if this process leads.
-
-        Raises:
-            NotLeading: The lease was lost meanwhile.
-            StoreUnavailable: No answer, or the outcome of the append is unknown.
-        """
+        """Sample once, and append the steps seen since the last append if this process leads."""
         await self._clock.sync()
         leader, clock = self._leader, self._clock
         newest_us = leader.committed.at_us

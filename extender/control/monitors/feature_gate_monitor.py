@@ -69,13 +69,7 @@ class FeatureGateMonitor:
         return ready and not self._cluster.not_ready_reason()
 
     async def look(self) -> bool:
-        """Send the requests that are due, and append changes; return whether there are any.
-
-        Raises:
-            ClusterUnavailable: The API server did not answer; the next call tries again.
-            NotLeading: The lease was lost meanwhile.
-            StoreUnavailable: Not written; the next call tries again.
-        """
+        """Send the requests that are due, and append changes; return whether there are any."""
         if not self._may_request():
             return False
         leader = self._leader

@@ -96,10 +96,7 @@ class LogVerifier:
 
         Raises:
             BrokenProcessPool: The worker process died; the next call begins a new pass.
-            ClusterUnavailable: The published anchors could not be read; the next call begins a new pass.
             CorruptLog: An event cannot be read by this version.
-            NotLeading: A finding could not be recorded; the next pass finds it again.
-            StoreUnavailable: No answer; the next call begins a new pass.
         """
         begun_ms, terms = self._clock.monotonic_ms(), self._leader.terms
         under_way = self._under_way and terms == self._terms

@@ -133,7 +133,6 @@ class Notifier:
 
         Raises:
             NotificationFailed: The receiver did not accept one; the next call begins with it.
-            StoreUnavailable: No answer of the database; the next call goes on.
         """
         if self._terms != self._leader.terms:
             await self._begin()
@@ -388,7 +387,6 @@ def signed_headers(keys: Sequence[bytes], name: str, at_s: int, body: bytes) -> 
     """Return the headers of Standard Webhooks for a body.
 
     Args:
-        keys: Each makes a signature.
         name: Id of the message, the same in each try.
         at_s: Time of this try, in seconds since 1970.
     """

@@ -37,11 +37,7 @@ class ReferenceIndexer:
         ).run
 
     async def catch_up(self) -> None:
-        """Index all events that are not indexed yet, while this process may record.
-
-        Raises:
-            StoreUnavailable: No answer; try again.
-        """
+        """Index all events that are not indexed yet, while this process may record."""
         end, has_indexed = self._leader.committed.position, False
         while self._indexed != end and self._leader.may_record():
             looked_at = await self._index(AT_ONCE)
@@ -81,7 +77,6 @@ class ReadModelProjector:
 
         Raises:
             CorruptLog: The functions of the database do not know an event.
-            StoreUnavailable: No answer; try again.
         """
         end = self._leader.committed.position
         loop = asyncio.get_running_loop()

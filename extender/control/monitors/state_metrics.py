@@ -84,12 +84,7 @@ class StateMetrics:
         leader.add_append_listener(self.count_stages)
 
     def count_stages(self, events: Sequence[RecordedEvent], before: ReservationState) -> None:
-        """Count how long gangs took to the stages that they reached with the events of an append.
-
-        Args:
-            events: Durable, appended by this process.
-            before: The committed state without them.
-        """
+        """Count how long gangs took to the stages that they reached with the events of an append."""
         for reached in stages_reached(before, events):
             root = self._root_group(reached)
             # a group that is not in the view any more was created before the log had it
@@ -204,7 +199,6 @@ class DatabaseSize:
 
         Raises:
             OSError: The folder cannot be read.
-            StoreUnavailable: No answer of the database.
         """
         if self._folder:
             usage = await asyncio.to_thread(shutil.disk_usage, self._folder)

@@ -53,12 +53,7 @@ class StateVerifier:
         ).run
 
     async def look(self) -> bool:
-        """Compare once; return whether a difference was found and corrected.
-
-        Raises:
-            NotLeading: The lease was lost meanwhile; nothing was changed.
-            StoreUnavailable: No answer; nothing was changed.
-        """
+        """Compare once; return whether a difference was found and corrected."""
         # without the versions of streams that have ended: their number only grows, and the database checks them
         memory = live_streams_only(self._leader.committed)
         self._looks += 1

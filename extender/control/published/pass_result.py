@@ -105,7 +105,6 @@ class PublishedPass:
         """Publish the result of a complete pass.
 
         Args:
-            terms: `Leader.terms` when it began.
             released: The plan of each member whose stage has come; not changed by the caller afterwards.
         """
         number = self.result.number + 1

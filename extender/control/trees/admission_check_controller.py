@@ -84,7 +84,6 @@ class AdmissionCheckController:
 
         Args:
             ask_planner: Answers the body of a `POST /v1/plan` about the cluster, as its JSON.
-            settings: How long until Kueue asks again, and the effort of a search.
             node_groups: Those of a cluster autoscaler, as a plan query has them: what fits with one more node waits.
         """
         self._cluster = cluster
@@ -114,11 +113,7 @@ class AdmissionCheckController:
         return ready and not self._cluster.not_ready_reason()
 
     async def look(self) -> None:
-        """Answer every check that is Pending.
-
-        Raises:
-            ClusterUnavailable: An answer was not found or not written; the next call decides it again.
-        """
+        """Answer every check that is Pending."""
         view = self._checks.view()
         if not view.checks or "TreeProfile" not in view.synced or TEMPLATES_KIND in view.pending:
             return  # each tree would be without its profile, or the Workload that it names

@@ -168,7 +168,6 @@ class GroupController:
         """Queue every group that differs from what the trees have.
 
         Args:
-            trees: The committed trees, by the UID of the workload.
             owners: UIDs of owners whose groups may be deleted.
         """
         groups = self._cluster.view().groups

@@ -151,12 +151,7 @@ class TreeController:
         return ready and not self._cluster.not_ready_reason()
 
     async def look(self) -> None:
-        """Compile what has changed, record the results, and queue the writes that follow.
-
-        Raises:
-            NotLeading: The lease was lost meanwhile.
-            StoreUnavailable: A result was not written; it is decided again.
-        """
+        """Compile what has changed, record the results, and queue the writes that follow."""
         if self._terms != self._leader.terms:
             self._compiled, self._terms = {}, self._leader.terms
         view = self._with_plain_pods(self._workloads.view())

@@ -68,9 +68,7 @@ class WorkloadNotifier:
         """Queue what is new.
 
         Args:
-            trees: The committed trees, by the UID of the workload.
             native: The groups that other controllers made, by the UID of the owner.
-            problems: What is wrong with groups, by the UID of the workload.
         """
         for uid, workload in view.objects.items():
             if workload.kind == PLAIN_PODS.kind:

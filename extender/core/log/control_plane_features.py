@@ -66,7 +66,6 @@ def samples(
     """Return the full objects to send.
 
     Args:
-        served: Versions and plurals of the built-in kinds that the API server serves.
         priority: An existing class; without it the fields about priority are not tested.
     """
     groups = [_group(version, plural, priority) for version, plural in sorted(served)]

@@ -131,7 +131,6 @@ def missing(
     Args:
         groups: The tree as recorded, root first; not empty.
         counts: Leaf name -> pods that count (bound, or arrived at bind).
-        unit: The group; the root when None.
 
     Source:
         C.1 and C.2 with R = 0: a gang composite needs `minimum` satisfied children, and the required ones (L27).

@@ -134,11 +134,7 @@ def _preempted(
 
 
 def waiting_notification(gang: WaitingGang, after_us: int, readers: Visibility) -> Notification:
-    """Return the notification that a gang has waited for longer than `after_us` microseconds.
-
-    Args:
-        readers: Who gets it; they see the namespace of the gang.
-    """
+    """Return the notification that a gang has waited for longer than `after_us` microseconds."""
     root = gang.root
     # of an admitted one it is about further members
     decision = root.last_decision if gang.state != "admitted" else None

@@ -27,9 +27,13 @@ from extender.core.log.capacity_claim import (
 )
 from extender.core.log.events import (
     ControlPlaneFeaturesDetected,
+    GangRemoved,
     GroupRecord,
+    MemberTerminated,
     MemberTerminationCause,
     NoticeRecord,
+    PodBound,
+    PreemptionCompleted,
     PreemptionPlanned,
     RecordedEvent,
     VictimGone,
@@ -61,9 +65,10 @@ from extender.core.workloads.tree_compiler import GroupSpec
 EVICTION_MEMORY_US: Final = 600_000_000
 # Reasons after which the preemptor did not get the freed capacity.
 FAILED_REASONS: Final = ("deletion-rejected", "node-rejected", "capacity-lost")
-# Reasons after which evictions were not in vain: others run there, or the preemptor runs elsewhere.
+# Reasons of a cancelled preemption after which evictions were not in vain: others run there, or the preemptor runs elsewhere.
 NOT_IN_VAIN: Final = ("taken-over", "no-longer-needed")
-RAN_BRIEFLY_US: Final = 60_000_000  # a preemptor that ran for less evicted its victims in vain
+# A completed one was in vain when each member that was bound for it ran for less, see `PreemptorRun`.
+RAN_BRIEFLY_US: Final = 60_000_000
 # Values of `VictimGone.via` after which a unit counts as begun.
 EVICTED_BY_EXTENDER: Final = ("deleted", "evicted", "unobserved")
 
@@ -125,6 +130,45 @@ class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def preemptor(self) -> str:
         """Return `Kind/namespace/name` of the preemptor, or what stands for it where its name is hidden."""
         return self.gang if is_hidden(self.gang) else f"{self.kind}/{self.gang}"
+
+
+class PreemptorRun(msgspec.Struct):
+    """How long the members ran that were bound for a preemptor: event by event of its gang, from its plan on.
+
+    These are the members that were bound until the preemption was completed. Each ran from its binding to its end, or to the
+    end of its gang. The report *lost-work* computes the same in SQL.
+    """
+
+    completed: bool = False
+    longest_us: int = 0  # that one of the members that have ended ran
+    bound_us: dict[PodUid, int] = {}  # when the members were bound that still run
+
+    def follow(self, event: RecordedEvent) -> None:
+        """Take the next event of the gang."""
+        ended: list[PodUid] = []
+        match event.data:
+            case PodBound() as data if not self.completed:
+                self.bound_us[data.uid] = event.at_us
+            case PreemptionCompleted():
+                self.completed = True
+            case MemberTerminated() as data if data.uid in self.bound_us:
+                ended = [data.uid]
+            case GangRemoved():
+                ended = [*self.bound_us]
+            case _:
+                pass
+        for uid in ended:
+            self.longest_us = max(self.longest_us, event.at_us - self.bound_us.pop(uid))
+
+    @property
+    def was_brief(self) -> bool:
+        """Return whether the preemption is completed, and each member has ended after less than a minute."""
+        return self.completed and not self.bound_us and self.longest_us < RAN_BRIEFLY_US
+
+    def lasts(self, now_us: int) -> bool:
+        """Return whether a member runs, or ran, for a minute."""
+        running_us = max((now_us - at_us for at_us in self.bound_us.values()), default=0)
+        return self.completed and max(self.longest_us, running_us) >= RAN_BRIEFLY_US
 
 
 def planned_preemption(

@@ -19,19 +19,16 @@ from extender.core.model.visibility import Visibility, name_for, namespace_of
 
 ACTOR: Final = "gang-extender"  # in place of the name of a replica
 # Events of other streams than those of the own gangs that a reader may see; see `_of_others` and `_of_no_gang`.
+_OF_CLUSTER: Final = (
+    ev.CapacityMeasured,
+    ev.ControlPlaneFeaturesDetected,
+    ev.ClockStepped,
+    ev.HistoryTruncated,
+)
+_OF_WORKLOADS: Final = (ev.TreeCompiled, ev.TreeRefused, ev.TreeRetired)
+_OF_PREEMPTIONS: Final = (ev.PreemptionPlanned, ev.VictimGone)
 SHARED_TYPES: Final = tuple(
-    data.__name__
-    for data in (
-        ev.PreemptionPlanned,
-        ev.VictimGone,
-        ev.CapacityMeasured,
-        ev.ControlPlaneFeaturesDetected,
-        ev.ClockStepped,
-        ev.HistoryTruncated,
-        ev.TreeCompiled,
-        ev.TreeRefused,
-        ev.TreeRetired,
-    )
+    data.__name__ for data in (*_OF_PREEMPTIONS, *_OF_CLUSTER, *_OF_WORKLOADS)
 )
 ENDS: Final = (ev.PreemptionCompleted.__name__, ev.PreemptionCancelled.__name__)
 
@@ -151,18 +148,9 @@ def _of_others(
 
 def _of_no_gang(data: ev.AnyEventData, readers: Visibility) -> ev.AnyEventData | None:
     """Return the data of an event about no gang: about the cluster, or about a workload that the readers see."""
-    match data:
-        case (
-            ev.CapacityMeasured()
-            | ev.ClockStepped()
-            | ev.ControlPlaneFeaturesDetected()
-            | ev.HistoryTruncated()
-        ):
-            return data
-        case ev.TreeCompiled() | ev.TreeRefused() | ev.TreeRetired():
-            return data if _sees(readers, data.workload) else None
-        case _:
-            return None
+    if isinstance(data, _OF_WORKLOADS):
+        return data if _sees(readers, data.workload) else None
+    return data if isinstance(data, _OF_CLUSTER) else None
 
 
 def _sees(readers: Visibility, name: str) -> bool:

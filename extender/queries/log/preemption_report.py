@@ -10,13 +10,14 @@ import msgspec
 from extender.core.log.events import (
     GangRemoved,
     MemberTerminated,
+    PodBound,
     PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
     RecordedEvent,
     VictimGone,
 )
-from extender.core.log.reservation_state import NOT_IN_VAIN, RAN_BRIEFLY_US
+from extender.core.log.reservation_state import NOT_IN_VAIN, RAN_BRIEFLY_US, PreemptorRun
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, PlanId, Position
 from extender.core.model.message_formatting import (
@@ -42,6 +43,7 @@ from extender.queries.log.preemption_dto import (
 
 PLANS_MAX = 1_000_000  # that are read to find a victim by its name
 PLANS = (PreemptionPlanned.__name__,)
+MEMBER_EVENTS_MAX = 10_000  # of a preemptor, that are read to learn how long it ran
 _NO_VICTIM = "the log has no preemption of a pod or group of this name"
 _ALL = "`gang-extender preemptions` lists all"
 ENDS = tuple(data.__name__ for data in (VictimGone, PreemptionCompleted, PreemptionCancelled))
@@ -195,19 +197,21 @@ async def _in_vain(reader: EventQueries, line: PreemptionLine) -> str:
     if line.outcome != "completed" or line.preemptor.startswith("Pod/"):
         return ""
     ended_us = parse_time(line.ended, "ended")
-    ends = await reader.events(
-        EventFilter(
-            gang_uid=GangUid(line.preemptor_uid),
-            types=(MemberTerminated.__name__, GangRemoved.__name__),
-            since_us=ended_us,
-            until_us=ended_us + RAN_BRIEFLY_US - 1,
-            limit=max(line.bound, 1),
-        )
+    young = EventFilter(
+        gang_uid=GangUid(line.preemptor_uid),
+        types=(MemberTerminated.__name__, GangRemoved.__name__),
+        after=line.position,
+        until_us=ended_us + RAN_BRIEFLY_US - 1,
+        limit=1,
     )
-    removed = any(isinstance(event.data, GangRemoved) for event in ends)
-    if not ends or not (removed or len(ends) >= line.bound):
+    if not await reader.events(young):
         return ""
-    return f"the preemptor ran for {(ends[-1].at_us - ended_us) / 1e6:.0f} s"
+    run = PreemptorRun()
+    types = (*young.types, PodBound.__name__, PreemptionCompleted.__name__)
+    followed = msgspec.structs.replace(young, types=types, limit=MEMBER_EVENTS_MAX)
+    for event in await reader.events(followed):
+        run.follow(event)
+    return f"the preemptor ran for {run.longest_us / 1e6:.0f} s" if run.was_brief else ""
 
 
 def _has_ended(line: PreemptionLine) -> bool:

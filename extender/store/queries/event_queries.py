@@ -129,9 +129,7 @@ class PostgresEventQueries:
             .order_by(first)
             .limit(LIMIT_MAX)
         )
-        async with transaction(self._engine, "asking the log") as connection:
-            rows = (await connection.execute(query)).all()
-        return tuple(GangIncarnation(**row._asdict()) for row in rows)
+        return tuple(GangIncarnation(**row._asdict()) for row in await self._rows(query))
 
     async def gangs_named(self, name: str) -> Sequence[str]:
         """See `EventQueries.gangs_named`. Returns at most `LIMIT_MAX`."""
@@ -147,9 +145,7 @@ class PostgresEventQueries:
             .order_by(EVENT.c.at_us.desc(), EVENT.c.position.desc())
             .limit(1)
         )
-        async with transaction(self._engine, "asking the log") as connection:
-            position = (await connection.execute(query)).scalar_one_or_none()
-        return Position(position or 0)
+        return next((Position(row.position) for row in await self._rows(query)), Position(0))
 
     async def database_bytes(self) -> int:
         """Return the size of the database, in bytes."""
@@ -175,13 +171,15 @@ class PostgresEventQueries:
             .order_by(PLACEMENT.c.from_position.desc())
             .limit(PLACEMENTS_MAX)
         )
-        async with transaction(self._engine, "asking the log") as connection:
-            rows = (await connection.execute(query)).all()
-        return tuple(PodPlacement(**row._asdict()) for row in rows)
+        return tuple(PodPlacement(**row._asdict()) for row in await self._rows(query))
 
     async def _is_there(self, query: sa.Select[tuple[object, ...]]) -> bool:
+        return bool(await self._rows(query.limit(1)))
+
+    async def _rows(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         async with transaction(self._engine, "asking the log") as connection:
-            return (await connection.execute(query.limit(1))).first() is not None
+            rows: Sequence[sa.Row[Any]] = (await connection.execute(query)).all()
+        return rows
 
 
 Query = sa.Select[Any]

@@ -202,7 +202,7 @@ ORDER BY preemptions DESC, preemptor, victim, victim_kind""",
         namespaces="(namespace = ANY(:namespaces) OR victim_namespace = ANY(:namespaces))",
         gang=":gang IN (preemptor, victim)",
     ),
-    # In vain as by `queries.log.preemption_report`: it was cancelled after evictions and no other tree got the capacity, or the
+    # In vain as by `core.log.preemption_state`: it was cancelled after evictions and no other tree got the capacity, or the
     # members that were bound for it ran for less than a minute.
     "lost-work": _Query(
         text="""
@@ -216,11 +216,12 @@ FROM (
                ELSE p.kind <> 'Pod' AND NOT EXISTS (
                    SELECT FROM gx.placement b
                    WHERE b.gang = p.preemptor AND b.gang_uid = p.preemptor_uid AND b.kind = 'bound' AND b.from_position > p.position
-                     AND (b.to_at_us IS NULL OR b.to_at_us - b.from_at_us >= 60000000)
+                     AND b.from_position < q.ended_position AND (b.to_at_us IS NULL OR b.to_at_us - b.from_at_us >= 60000000)
                )
            END AS in_vain
     FROM gx.v_preemption p
     JOIN gx.event e USING (position)
+    JOIN gx.preemption q USING (position)
     CROSS JOIN LATERAL (
         SELECT r.path AS victim, coalesce((r.cost ->> 'lost_min')::double precision, 0) AS lost, (
             SELECT count(*) FROM gx.victim v

@@ -305,22 +305,21 @@ def lost_work(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
 def _in_vain(inputs: ReportInputs, planned: RecordedEvent) -> bool:
     """Return whether no tree used what an eviction freed for a minute."""
     ends = (
-        e.data
-        for e in inputs.events
-        if e.gang_uid == planned.gang_uid and e.position > planned.position
+        e for e in inputs.events if e.gang_uid == planned.gang_uid and e.position > planned.position
     )
     end = next(
         (
-            d
-            for d in ends
-            if isinstance(d, PreemptionPlanned | PreemptionCompleted | PreemptionCancelled)
+            e
+            for e in ends
+            if isinstance(e.data, PreemptionPlanned | PreemptionCompleted | PreemptionCancelled)
         ),
         None,
     )
-    if isinstance(end, PreemptionCancelled):
-        return end.reason not in {"taken-over", "no-longer-needed"}
-    return isinstance(end, PreemptionCompleted) and planned.data.kind != "Pod" and not any(
-        s.gang_uid == planned.gang_uid and s.from_position > planned.position and (s.to_us is None or s.to_us - s.from_us >= 60_000_000)
+    data = end.data if end is not None else None
+    if isinstance(data, PreemptionCancelled):
+        return data.reason not in {"taken-over", "no-longer-needed"}
+    return isinstance(data, PreemptionCompleted) and planned.data.kind != "Pod" and not any(
+        s.gang_uid == planned.gang_uid and planned.position < s.from_position < end.position and (s.to_us is None or s.to_us - s.from_us >= 60_000_000)
         for s in inputs.bound
     )  # fmt: skip
 

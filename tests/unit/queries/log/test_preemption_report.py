@@ -65,6 +65,13 @@ async def test_a_preemption_from_its_plan_to_its_end(capsys):
         assert line.victims[0].lost_min == line.cost["lost_min"]
         assert "Lost: " in line.explanation
         assert "  not Pod/default/dear-" in text
+        assert not line.in_vain
+        stage.clock.advance(5)
+        for pod in [p for p in stage.cluster.seen.pods.values() if p.name.startswith("hi")]:
+            stage.cluster.delete_pod(pod.name)
+        await settled(stage, 2)
+        (line,) = await lines_of(stage)
+        assert re.fullmatch(r"the preemptor ran for [5-9] s", line.in_vain)
 
 
 async def test_questions_by_victim_preemptor_and_time():
