@@ -316,7 +316,9 @@ class TreeAdmission:
             answered = TreeRequest(now.tree, refused.request, moment)
             note = self._held_for_others(answered, explained.verdict)
             considered = (*note, *explained.judged.notes)
-            if now.asks_as(refused.request) and is_recorded(root, explained.verdict, considered):
+            if now.asks_as(refused.request) and is_recorded(
+                root, explained.verdict, considered, explained=False
+            ):
                 self._record_verdict(
                     answered, explained.verdict, explained.encoded, judged=explained.judged
                 )
