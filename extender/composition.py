@@ -547,6 +547,7 @@ class Service(Engine):
             answer_moves_to_apply,
             answer_plan_request,
         )
+        from extender.control.actuators.move_controller import MovesPolicy
         from extender.control.trees.admission_check_controller import AdmissionCheckController
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.explain_api import ExplainApi
@@ -592,6 +593,13 @@ class Service(Engine):
             )
             if checks is not None
             else None
+        )
+
+        async def ask_for_moves(body: bytes) -> bytes:
+            return (await plans.plan(body, answer=answer_moves_to_apply)).body
+
+        self.moves_policy = MovesPolicy(
+            self.parts.mover, self.leader, opened.audit, ask_for_moves, clock, self.settings
         )
         labels = ObjectLabels(self.cluster, self.cluster.workloads)
         gangs = GangApi(opened.audit, opened.inputs, self.leader, labels)
@@ -703,6 +711,8 @@ class Service(Engine):
             loops["certificate files"] = self.tls.run
         if self.notifier is not None:
             loops["notifications"] = self.notifier.run
+        if self.settings.moves_after_s:
+            loops["moves policy"] = self.moves_policy.run
         if self.admission_checks is not None:
             loops["admission checks"] = self.admission_checks.run
         return loops

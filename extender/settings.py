@@ -82,6 +82,10 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     hold_capacity_after_s: Annotated[int, Meta(description="How long a tree waits for capacity before capacity is held for it as it frees; 0: never (docs/explanation/capacity-claims.md).")] = 600
     hold_capacity_for_s: Annotated[int, Meta(description="How long capacity is held for a tree at most; then others have their turn.")] = 3600
     hold_capacity_max_percent: Annotated[int, Meta(description="How much of each resource, of the nodes that the pods of a tree may use, may be held for one namespace, in percent; a tree that needs more gets no hold.")] = 50
+    moves_after_s: Annotated[int, Meta(description="How long a gang waits for capacity before running pods are moved for it (docs/how-to/make-room.md); 0: never.")] = 0
+    moves_at_most: Annotated[int, Meta(description="How many pods are moved at most for one gang that waits.")] = 4
+    moves_per_hour: Annotated[int, Meta(description="How many pods of one namespace, and how many for gangs of one namespace, are moved for gangs that wait within an hour at most.")] = 12
+    moves_lost_work_min: Annotated[int, Meta(description="How many GPU-minutes of work the moves for one gang that waits may lose (docs/how-to/lost-work.md).")] = 600
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
     eviction_method: Annotated[Literal["delete", "eviction-api"], Meta(description="delete: delete victims, as kube-scheduler does; eviction-api: evict them through the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
     unschedulable_gates: Annotated[Literal["keep", "remove"], Meta(description="What to do with our scheduling gate on members that find no capacity; remove: remove it, so that autoscalers see these pods as unschedulable.")] = "keep"
@@ -379,6 +383,8 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         "reservation_ttl_s",
         "hold_capacity_for_s",
         "hold_capacity_max_percent",
+        "moves_at_most",
+        "moves_per_hour",
         "shutdown_grace_s",
         "capacity_sample_interval_s",
         "max_request_body_bytes",
@@ -397,6 +403,8 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
         "nomination_delay_ms",
         "replacement_ttl_s",
         "hold_capacity_after_s",
+        "moves_after_s",
+        "moves_lost_work_min",
         "notify_waiting_after_s",
         "max_filter_body_bytes",
         "max_preempt_body_bytes",

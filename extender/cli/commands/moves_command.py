@@ -33,7 +33,7 @@ ServerUrl = Annotated[str | None, typer.Option("--server", help="In place of --c
 MaxPriority = Annotated[
     int | None, typer.Option("--max-priority", help="Pods of a higher priority stay.")
 ]
-MaxAge = Annotated[str, typer.Option("--max-age", help="Pods that run for longer stay, such as 36h; of a service only.")]  # fmt: skip
+MaxAge = Annotated[str, typer.Option("--max-age", help="Pods that run for longer stay, such as 36h.")]  # fmt: skip
 SearchBudget = Annotated[int, typer.Option(help="How many search nodes the answer may cost.", min=1, max=SERVER_BUDGET_MAX)]  # fmt: skip
 Apply = Annotated[
     bool,
@@ -56,6 +56,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     gang: str = ""  # NAMESPACE/NAME
     free: str = ""
     drain: tuple[str, ...] = ()
+    announced: bool = False
     by_us: int = 0
     budget: int = 0
     max_priority: int | None = None
@@ -99,7 +100,8 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
 
 
 def drain(  # noqa: PLR0917 -- likewise
-    nodes: Annotated[list[str], typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label.")],
+    nodes: Annotated[list[str] | None, typer.Argument(metavar="[NODE|KEY=VALUE]...", help="Nodes by name, or by a label.")] = None,
+    announced: Annotated[bool, typer.Option("--announced", help="Nodes that are cordoned, or that have a taint by which an operator announces a drain.")] = False,
     by: Annotated[str, typer.Option("--by", help="What ends by this time need not move: 4h from now, or RFC 3339 with offset.")] = "",
     cluster: ClusterFiles = None,
     server: ServerUrl = None,
@@ -113,8 +115,11 @@ def drain(  # noqa: PLR0917 -- likewise
 
     Exit 0 only when all can move; static and DaemonSet pods do not count.
     """
+    if not (nodes or announced):
+        raise BadInput("give NODE or KEY=VALUE, or --announced")
     asked = _Asked(
-        drain=tuple(nodes),
+        drain=tuple(nodes or ()),
+        announced=announced,
         by_us=_time_us(by),
         max_priority=max_priority,
         max_age_s=_seconds(max_age),
@@ -212,6 +217,7 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
         "groups": _groups_of_service(server, asked.gang) if asked.gang else [],
         "free": asked.free,
         "drain": asked.drain,
+        "announced": asked.announced,
         "by": _rfc3339(asked.by_us),
         "budget": asked.budget,
         "max_age_s": asked.max_age_s,
@@ -255,9 +261,8 @@ def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
     from extender.cluster.manifests.manifest_loader import load
     from extender.queries.plan.moves_query import MovesInput, answer_moves
     from extender.queries.plan.plan_query import PlanInput
+    from extender.runtime.system_clock import SystemClock
 
-    if asked.max_age_s:
-        raise BadInput(f"--max-age {asked.max_age_s} s: files have no time; ask a service")
     manifest = load(cluster, asked.files)
     view = manifest.world.view
     groups = frozenset(manifest.groups)
@@ -277,9 +282,12 @@ def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
         ),
         free=asked.free,
         drain=asked.drain,
+        announced=asked.announced,
         by_us=asked.by_us,
         budget=asked.budget,
         max_priority=asked.max_priority,
+        max_age_s=asked.max_age_s,
+        now_us=SystemClock().now_us(),
     )
     answer = answer_moves(view, question)
     return msgspec.structs.replace(answer, warnings=(*manifest.warnings, *answer.warnings))

@@ -50,6 +50,7 @@ from extender.queries.plan.plan_query import (
 )
 from extender.queries.plan.plan_service import NOW_BODY_MAX, LiveInput
 from extender.queries.plan.plan_worker_input import LiveSnapshot, restored
+from extender.runtime.system_clock import SystemClock
 
 T = TypeVar("T", Group, Pod)
 Q = TypeVar("Q", PlanQuestion, MovesQuestion)
@@ -128,7 +129,8 @@ def answer_moves_to_apply(body: bytes, ours: LiveInput | None = None) -> bytes:
         raise BadInput("cluster: moves are made in the cluster of the service; leave it out")
     answer, request = _planned_moves(body, ours, members_only=True)
     encoded = msgspec.json.encode(request, order="deterministic")
-    return msgspec.json.encode(PlannedMoves(answer=answer, request=encoded))
+    tree = str(request.tree.root.key) if request.tree is not None else ""
+    return msgspec.json.encode(PlannedMoves(answer=answer, request=encoded, tree=tree))
 
 
 def _planned_moves(
@@ -140,11 +142,12 @@ def _planned_moves(
         plan=msgspec.structs.replace(given.question, budget=parsed.search_budget),
         free=parsed.free,
         drain=parsed.drain,
+        announced=parsed.announced,
         by_us=parse_time(parsed.by, "by") if parsed.by else 0,
         budget=parsed.budget,
         max_priority=None if isinstance(parsed.max_priority, UnsetType) else parsed.max_priority,
         max_age_s=parsed.max_age_s,
-        now_us=given.question.moment.now_us,
+        now_us=given.question.moment.now_us or SystemClock().now_us(),
         members_only=members_only,
     )
     answer, request = planned_moves(given.view, moves)

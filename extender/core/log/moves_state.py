@@ -25,7 +25,7 @@ from extender.core.log.events import (
     RecordedEvent,
     ReservationReleased,
 )
-from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid, Position
+from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid, Position
 
 _NONE: Final = PodUid("")
 
@@ -49,7 +49,7 @@ class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
 
     id: PlanId
     question: str
-    by: str  # the user who asked for them
+    by: str  # the user who asked for them, or the policy
     position: Position  # of the plan
     at_us: int
     moves: tuple[PendingMove, ...]
@@ -60,16 +60,13 @@ class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     replacement: PodUid = (
         _NONE  # has a reservation on the new node of the current move, or is bound there
     )
+    for_gang: str = ""  # as of `MovesPlanned`
+    for_uid: GangUid = NIL_GANG
 
     @property
     def current(self) -> PendingMove:
         """Return the move that is made now."""
         return self.moves[self.made]
-
-    @property
-    def gangs(self) -> frozenset[GangUid]:
-        """Return the gangs whose pods are still to be moved."""
-        return frozenset(move.gang_uid for move in self.moves[self.made :])
 
     def claims(self) -> Iterator[CapacityClaim]:
         """Yield the claims of the moves that are left, on their new nodes."""
@@ -151,6 +148,8 @@ def _planned(event: RecordedEvent, data: MovesPlanned) -> PendingMoves:
         at_us=event.at_us,
         progress_us=event.at_us,
         moves=moves_of(data),
+        for_gang=data.for_gang,
+        for_uid=data.for_uid,
     )
 
 

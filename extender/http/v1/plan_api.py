@@ -170,6 +170,7 @@ class MovesApi:
                 planned.request,
                 _user(request),
                 proved=answer.least == len(answer.moves),
+                tree=planned.tree,
             )
             answer = msgspec.structs.replace(answer, plan=plan)
         return at_position(msgspec.json.encode(answer), given.position)

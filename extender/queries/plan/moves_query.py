@@ -20,6 +20,7 @@ from extender.core.model.cluster_view import ClusterView, forest_of
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted, join_names
+from extender.core.model.nodes import DRAIN_TAINTS, drain_announced
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.visibility import namespace_of
 from extender.core.planner.moves.move_problem import (
@@ -59,6 +60,7 @@ class MovesQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_field
 
     free: str = ""  # KEY=N: so many whole domains of a topology key
     drain: tuple[str, ...] = ()  # names of nodes, or key=value of a label
+    announced: bool = False  # drain the nodes that are cordoned, or have a taint that announces it
     by: str = ""  # RFC 3339, with `drain`: what ends by then need not move
     budget: Count = 0  # moves at most; 0: any number
     max_priority: int | UnsetType = UNSET  # pods above it stay
@@ -138,6 +140,7 @@ class PlannedMoves(msgspec.Struct, frozen=True, kw_only=True):
 
     answer: MovesAnswer
     request: bytes
+    tree: str = ""  # to make room for, as Kind/namespace/name
 
 
 class MovesInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +149,7 @@ class MovesInput(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlanInput  # the tree to make room for, and the state
     free: str = ""
     drain: tuple[str, ...] = ()
+    announced: bool = False
     by_us: int = 0  # 0: nothing is waited for
     budget: int = 0
     max_priority: int | None = None
@@ -168,10 +172,11 @@ def planned_moves(view: ClusterView, question: MovesInput) -> tuple[MovesAnswer,
     for refused in question.plan.refused:
         raise BadInput(f"for {refused.label}: {refused.text}")
     forest = forest_of(view)
+    is_drain = question.announced or bool(question.drain)
     trees = [t for t in forest.trees.values() if is_requested_tree(t, question.plan)]
     asked = [
         name
-        for name, given in (("for", trees), ("free", question.free), ("drain", question.drain))
+        for name, given in (("for", trees), ("free", question.free), ("drain", is_drain))
         if given
     ]
     if not trees:
@@ -179,11 +184,11 @@ def planned_moves(view: ClusterView, question: MovesInput) -> tuple[MovesAnswer,
     if len(asked) != 1:
         have = join_names(asked) or "none of them"
         raise BadInput(f"moves: give a tree to make room for, or free, or drain; given: {have}")
-    if question.drain and question.budget:
+    if is_drain and question.budget:
         raise BadInput(
             f"budget {question.budget}: a drain moves all that can move; leave it out, or ask for free"
         )
-    if question.by_us and not question.drain:
+    if question.by_us and not is_drain:
         raise BadInput("by: a time until which something may end; it is for drain")
     if 0 < question.by_us <= question.now_us:
         raise BadInput(
@@ -205,8 +210,6 @@ def _refuse_without_tree(forest: Forest, question: PlanInput) -> None:
 
 
 def _limits(question: MovesInput) -> MoveLimits:
-    if question.max_age_s and not question.now_us:
-        raise BadInput(f"max_age_s {question.max_age_s}: the time of the cluster is not known")
     oldest = question.now_us - question.max_age_s * 1_000_000 if question.max_age_s else 0
     return MoveLimits(
         max_priority=question.max_priority,
@@ -296,10 +299,9 @@ def _for_nodes(
     if question.free:
         sets, closed, count = _domains(nodes, question.free)
     else:
-        named = (named_nodes(view, text, "drain") for text in question.drain)
-        sets, closed, count = dict(zip(question.drain, map(tuple, named), strict=True)), (), 0
+        sets, closed, count = _named(view, question), (), 0
     pods = movable_pods(view, state, forest, limits=_limits(question))
-    away = {name for some in sets.values() for name in some} if question.drain else set()
+    away = set() if question.free else {name for some in sets.values() for name in some}
     known_ends = dict(_known_ends(view, forest, away, question.now_us))
     ends = {uid: end for uid, end in known_ends.items() if end[0] <= question.by_us}
     ending = {view.pods[uid].path for uid in ends}
@@ -317,7 +319,8 @@ def _for_nodes(
     )
     planned = find_moves(asked)
     names = [*sets]
-    title = f"free {question.free}" if count else f"drain {join_names(names)}"
+    more = f" and {len(names) - SOME} more" if len(names) > SOME else ""
+    title = f"free {question.free}" if count else f"drain {join_names(names[:SOME])}{more}"
     answer = _answer(title, planned, nodes, pods, view, question.now_us)
     emptied = tuple(names[at] for at in planned.emptied)
     if count:
@@ -343,6 +346,19 @@ def _for_nodes(
         ),
     )
     return answer, asked
+
+
+def _named(view: ClusterView, question: MovesInput) -> dict[str, tuple[NodeName, ...]]:
+    """Return the nodes to drain as they are named; those whose drain is announced one by one, with what announces it."""
+    sets = {text: tuple(named_nodes(view, text, "drain")) for text in question.drain}
+    if not question.announced:
+        return sets
+    announced = {node.name: by for node in view.nodes.values() if (by := drain_announced(node))}
+    if not announced:
+        raise BadInput(
+            f"announced: of {counted(len(view.nodes), 'node')} none is cordoned or has one of the taints {join_names(DRAIN_TAINTS)}"
+        )
+    return sets | {f"{name} ({announced[name]})": (name,) for name in sorted(announced)}
 
 
 def _known_ends(

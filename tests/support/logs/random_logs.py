@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import msgspec
 from hypothesis import strategies as st
 from immutables import Map
 from msgspec.structs import replace
@@ -95,6 +96,8 @@ def histories(draw):
         else:
             data = draw(_of_preemption(state, uid, root, fresh))
         event = event_after(state, NIL_GANG if isinstance(data, _OF_NO_GANG) else uid, data)
+        if isinstance(data, MoveCompleted):
+            event = msgspec.structs.replace(event, cause_position=state.moves.position)
         events.append(event)
         state = fold(state, [event])
     return events
@@ -110,10 +113,12 @@ def _of_moves(draw, state, uid, root):
         members = sorted(root.bound.values(), key=lambda m: m.uid)
         return MovesPlanned(
             plan=PlanId("moves"), question="drain n", by="", shapes=({"cpu": 1000, "pods": 1},),
+            for_gang=draw(st.sampled_from(["", root.gang])), for_uid=NIL_GANG,
             moves=tuple(
                 MoveRecord(
                     pod=m.pod, uid=m.uid, group=m.group, gang=root.gang, gang_uid=uid, source=m.node,
                     target=draw(st.sampled_from(NODES)), shape=0, priority=root.priority,
+                    lost_min=draw(st.sampled_from([0, 30])),
                 )
                 for m in members
             ),
