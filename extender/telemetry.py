@@ -230,7 +230,7 @@ class Metrics:
     preemption_victims_stuck: Annotated[Gauge, Series("Victims that still exist 10 s after the end of their grace period, or whose deletion the API server refuses.")]
     moves_left: Annotated[Gauge, Series("Moves of running pods (`make-room --apply`, `drain --apply`) that are under way and not made yet.")]
     moves_ended: Annotated[Counter, Series("Plans of moves that ended, by reason; all but *completed* left moves unmade.", "reason")]
-    moves_in_vain: Annotated[Counter, Series("Plans whose moves were made in vain. reason=not-bound: the gang for which they made room did not get its place; moved-twice: a gang was moved twice within an hour.", "reason")]
+    moves_in_vain: Annotated[Counter, Series("Plans whose moves were made in vain. reason=not-bound: the gang for which pods were moved did not get its place; moved-twice: a gang was moved twice within an hour.", "reason")]
     clock_offset_seconds: Annotated[Gauge, Series("Seconds that the wall clock of this replica is ahead of the clock of the database; recorded times follow the latter.")]
     clock_steps: Annotated[Counter, Series("Steps of more than 2 s of the wall clock of this replica (service) or of the clock of the database, as this replica saw them.", "clock")]
     recorded_time_ahead_seconds: Annotated[Gauge, Series("Seconds that the newest event of the log is ahead of the clock of the database; above 0 recorded times stand still.")]
@@ -264,7 +264,7 @@ class Metrics:
         # preemptors with evicted victims that were bound less than a minute ago: when, and how many of their members run
         self._young_preemptors: dict[GangUid, tuple[int, int]] = {}
         # gangs for which pods were moved, from the plan on: its id, and whether its moves have ended
-        self._room_for: dict[GangUid, tuple[PlanId, bool]] = {}
+        self._moves_for: dict[GangUid, tuple[PlanId, bool]] = {}
         self._moved: dict[GangUid, tuple[PlanId, int]] = {}  # by which plan last, and when
         self._searching: set[str] = set()
         for name, declared in get_type_hints(Metrics, include_extras=True).items():
@@ -382,18 +382,18 @@ class Metrics:
         match data:
             case MovesPlanned() if data.for_gang:
                 self._moves_missed(data.for_uid)
-                self._room_for[data.for_uid] = data.plan, False
+                self._moves_for[data.for_uid] = data.plan, False
             case MovesEnded():
-                uid = next((u for u, room in self._room_for.items() if room[0] == data.plan), None)
+                uid = next((u for u, entry in self._moves_for.items() if entry[0] == data.plan), None)
                 if uid is None:
                     return
-                self._room_for[uid] = data.plan, data.made > 0
+                self._moves_for[uid] = data.plan, data.made > 0
                 if data.reason != "completed":
                     self._moves_missed(uid)
             case GangAdmitted():
-                self._room_for.pop(gang, None)
-            case GangUnschedulable() | GangInvalid() | GangRemoved() if gang in self._room_for:
-                if self._room_for[gang][1]:
+                self._moves_for.pop(gang, None)
+            case GangUnschedulable() | GangInvalid() | GangRemoved() if gang in self._moves_for:
+                if self._moves_for[gang][1]:
                     self._moves_missed(gang)
             case MoveCompleted():
                 plan, at_us = self._moved.get(gang, (data.plan, 0))
@@ -407,7 +407,7 @@ class Metrics:
 
     def _moves_missed(self, uid: GangUid) -> None:
         """Forget the moves for a gang that has no place; count them if they have ended, and some were made."""
-        if self._room_for.pop(uid, (None, False))[1]:
+        if self._moves_for.pop(uid, (None, False))[1]:
             self.moves_in_vain.labels("not-bound").inc()
 
     def preemption_answered(self, answer: PreemptionVerdict, took_ms: int) -> None:

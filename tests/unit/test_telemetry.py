@@ -209,7 +209,7 @@ def moves_in_vain(*events):
     ]
 
 
-ROOM = MovesPlanned(
+PLANNED = MovesPlanned(
     plan="p", question="q", by="", moves=(), shapes=(), for_gang="ns/t", for_uid=GangUid("t")
 )
 MADE = MovesEnded(plan="p", reason="completed", made=2, left=0)
@@ -220,14 +220,14 @@ ADMITTED = GangAdmitted(plan="a", kind="PodGroup", priority=0, groups=(), shapes
 @pytest.mark.parametrize(
     ("events", "count"),
     [
-        ([(0, "", ROOM), (9, "", MADE), (10, "t", ADMITTED)], 0),
-        ([(0, "", ROOM), (5, "t", REFUSED), (9, "", MADE), (10, "t", ADMITTED)], 0),
-        ([(0, "", ROOM), (9, "", MADE), (10, "t", REFUSED)], 1),
-        ([(0, "", ROOM), (9, "", MADE), (10, "t", GangRemoved(reason="deleted"))], 1),
-        ([(0, "", ROOM), (9, "", MADE), (10, "", ROOM)], 1),
-        ([(0, "", ROOM), (9, "", msgspec.structs.replace(MADE, reason="refused", made=1))], 1),
-        ([(0, "", ROOM), (9, "", msgspec.structs.replace(MADE, reason="refused", made=0)), (10, "t", REFUSED)], 0),
-        ([(0, "", ROOM), (5, "t", ADMITTED), (9, "", msgspec.structs.replace(MADE, reason="no-longer-needed", made=1))], 0),
+        ([(0, "", PLANNED), (9, "", MADE), (10, "t", ADMITTED)], 0),
+        ([(0, "", PLANNED), (5, "t", REFUSED), (9, "", MADE), (10, "t", ADMITTED)], 0),
+        ([(0, "", PLANNED), (9, "", MADE), (10, "t", REFUSED)], 1),
+        ([(0, "", PLANNED), (9, "", MADE), (10, "t", GangRemoved(reason="deleted"))], 1),
+        ([(0, "", PLANNED), (9, "", MADE), (10, "", PLANNED)], 1),
+        ([(0, "", PLANNED), (9, "", msgspec.structs.replace(MADE, reason="refused", made=1))], 1),
+        ([(0, "", PLANNED), (9, "", msgspec.structs.replace(MADE, reason="refused", made=0)), (10, "t", REFUSED)], 0),
+        ([(0, "", PLANNED), (5, "t", ADMITTED), (9, "", msgspec.structs.replace(MADE, reason="no-longer-needed", made=1))], 0),
     ],
 )  # fmt: skip
 def test_moves_for_a_gang_that_gets_no_place_are_counted(events, count):
