@@ -552,7 +552,7 @@ class Service(Engine):
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.explain_api import ExplainApi
         from extender.http.v1.gang_api import GangApi, TreeApi
-        from extender.http.v1.plan_api import MovesApi, PlanApi
+        from extender.http.v1.plan_api import PlanApi
         from extender.http.v1.state_api import LiveNodeApi, NodesApi
         from extender.http.v1.status_api import StatusApi, StatusSources
         from extender.http.web.health import Probes
@@ -640,8 +640,9 @@ class Service(Engine):
             status,
             TreeApi(self.leader, labels),
             NodesApi(self.cluster, self.query_process.fetch),
-            PlanApi(plans.plan, functools.partial(plans.plan, answer=answer_moves_request)),
-            MovesApi(
+            PlanApi(
+                plans.plan,
+                functools.partial(plans.plan, answer=answer_moves_request),
                 functools.partial(plans.plan, answer=answer_moves_to_apply),
                 self.parts.mover,
                 self.leader,

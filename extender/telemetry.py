@@ -384,7 +384,9 @@ class Metrics:
                 self._moves_missed(data.for_uid)
                 self._moves_for[data.for_uid] = data.plan, False
             case MovesEnded():
-                uid = next((u for u, entry in self._moves_for.items() if entry[0] == data.plan), None)
+                uid = next(
+                    (u for u, entry in self._moves_for.items() if entry[0] == data.plan), None
+                )
                 if uid is None:
                     return
                 self._moves_for[uid] = data.plan, data.made > 0

@@ -210,7 +210,7 @@ def moves_in_vain(*events):
 
 
 PLANNED = MovesPlanned(
-    plan="p", question="q", by="", moves=(), shapes=(), for_gang="ns/t", for_uid=GangUid("t")
+    plan="p", question="q", by="", moves=(), for_gang="ns/t", for_uid=GangUid("t")
 )
 MADE = MovesEnded(plan="p", reason="completed", made=2, left=0)
 REFUSED = GangUnschedulable(outcome="impossible", reasons=())

@@ -26,7 +26,7 @@ from extender.core.log.events import (
     RecordedEvent,
 )
 from extender.core.log.gang_phase import HOLDS_CAPACITY, WaitingGangs
-from extender.core.log.moves_state import PendingMoves, moves_of
+from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import (
@@ -126,22 +126,20 @@ class MoveController:
         """
         state, view = self.require_none(), self._cluster.view()
         encoded = DecisionInput(digest=digest_of(request, ()), head=request, parts=())
-        shapes: list[dict[str, int]] = []
         waiting = (g for g in state.gangs.values() if g.phase not in HOLDS_CAPACITY)
         asker = next((g for g in waiting if f"{g.kind}/{g.gang}" == tree), None)
         data = MovesPlanned(
             plan=PlanId(self._clock.new_id()),
             question=question,
             by=by,
-            moves=tuple(_record(move, view, state, shapes) for move in moves),
-            shapes=tuple(shapes),
+            moves=tuple(_record(move, view, state) for move in moves),
             planner=PLANNER_VERSION,
             input_digest=encoded.digest,
             exhausted=proved,
             for_gang=asker.gang if asker is not None else "",
             for_uid=asker.uid if asker is not None else NIL_GANG,
         )
-        if text := lost_place(view, state, moves_of(data)):
+        if text := lost_place(view, state, data.moves):
             raise BadInput(f"moves: {text}; ask for the moves again")
         draft = self._source(question).draft(NIL_GANG, "", data)
         save = functools.partial(self._inputs.save, encoded)
@@ -286,10 +284,8 @@ class MoveController:
         return bool(what_keeps(view, pending, self._forest_of(view), moves))
 
 
-def _record(
-    move: Move, view: ClusterView, state: ReservationState, shapes: list[dict[str, int]]
-) -> MoveRecord:
-    """Return a move as the log has it; its requests are added to the shapes.
+def _record(move: Move, view: ClusterView, state: ReservationState) -> MoveRecord:
+    """Return a move as the log has it.
 
     Raises:
         BadInput: The pod is not as it was when the move was planned.
@@ -300,9 +296,6 @@ def _record(
         raise BadInput(
             f"moves: pod {move.pod} does not run on {move.source} any more; ask for the moves again"
         )
-    requests = dict(pod.shape.requests)
-    if requests not in shapes:
-        shapes.append(requests)
     return MoveRecord(
         pod=move.pod,
         uid=move.uid,
@@ -311,7 +304,7 @@ def _record(
         gang_uid=root.uid,
         source=move.source,
         target=move.target,
-        shape=shapes.index(requests),
+        requests=dict(pod.shape.requests),
         priority=root.priority,
         lost_min=move.lost_min,
     )

@@ -459,7 +459,7 @@ class MoveRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gang_uid: GangUid
     source: NodeName = msgspec.field(name="from")
     target: NodeName = msgspec.field(name="to")
-    shape: int  # index into `shapes` of the event
+    requests: dict[str, int]  # in the units of `GangAdmitted.shapes`
     priority: int  # of the gang
     lost_min: int = 0  # GPU-minutes of work that the eviction loses, when it was planned
 
@@ -471,7 +471,6 @@ class MovesPlanned(EventData, frozen=True, kw_only=True):
     question: str  # what they make room for
     by: str  # the user who asked for them, or the policy; empty: the service authenticates no callers
     moves: tuple[MoveRecord, ...]
-    shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`
     planner: str = ""
     input_digest: str = ""
     exhausted: bool = False  # no fewer moves lead there

@@ -18,6 +18,7 @@ from extender.core.log.events import (
     GangExtended,
     MemberTerminated,
     MoveCompleted,
+    MoveRecord,
     MovesEnded,
     MovesPaused,
     MovesPlanned,
@@ -30,20 +31,6 @@ from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid,
 _NONE: Final = PodUid("")
 
 
-class PendingMove(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """A move that is planned: the pod leaves a node, and its replacement gets the other."""
-
-    pod: str  # namespace/name
-    uid: PodUid
-    group: str  # name of its leaf
-    gang_uid: GangUid
-    gang: str  # namespace/name
-    source: NodeName
-    target: NodeName
-    requests: dict[str, int]
-    priority: int  # of its gang
-
-
 class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """The moves that are under way, in their order."""
 
@@ -52,7 +39,7 @@ class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     by: str  # the user who asked for them, or the policy
     position: Position  # of the plan
     at_us: int
-    moves: tuple[PendingMove, ...]
+    moves: tuple[MoveRecord, ...]
     made: int = 0  # so many of them; that of this index is the current one
     paused: bool = False  # no further pod is evicted
     progress_us: int  # when they were planned or resumed, the pod of a move was lost or first replaced, or a move completed
@@ -64,7 +51,7 @@ class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     for_uid: GangUid = NIL_GANG
 
     @property
-    def current(self) -> PendingMove:
+    def current(self) -> MoveRecord:
         """Return the move that is made now."""
         return self.moves[self.made]
 
@@ -147,27 +134,9 @@ def _planned(event: RecordedEvent, data: MovesPlanned) -> PendingMoves:
         position=event.position,
         at_us=event.at_us,
         progress_us=event.at_us,
-        moves=moves_of(data),
+        moves=data.moves,
         for_gang=data.for_gang,
         for_uid=data.for_uid,
-    )
-
-
-def moves_of(data: MovesPlanned) -> tuple[PendingMove, ...]:
-    """Return the moves of a plan, in their order."""
-    return tuple(
-        PendingMove(
-            pod=move.pod,
-            uid=move.uid,
-            group=move.group,
-            gang_uid=move.gang_uid,
-            gang=move.gang,
-            source=move.source,
-            target=move.target,
-            requests=data.shapes[move.shape],
-            priority=move.priority,
-        )
-        for move in data.moves
     )
 
 

@@ -19,12 +19,13 @@ from extender.core.log.capacity_claim import NO_CLAIMS
 from extender.core.log.events import (
     EventSource,
     MoveCompleted,
+    MoveRecord,
     MovesEnded,
     MovesEndReason,
     NewEvent,
 )
 from extender.core.log.gang_phase import HOLDS_CAPACITY
-from extender.core.log.moves_state import PendingMove, PendingMoves
+from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NIL_GANG, GroupKey, NodeName, PodUid
@@ -146,7 +147,7 @@ def _what_changed(
     return lost_place(view, state, left)
 
 
-def lost_place(view: ClusterView, state: ReservationState, moves: Iterable[PendingMove]) -> str:
+def lost_place(view: ClusterView, state: ReservationState, moves: Iterable[MoveRecord]) -> str:
     """Return of which move the new node is gone, or has been taken by pods that stay or by reservations; empty: of none.
 
     Args:

@@ -94,16 +94,36 @@ class PlanApi:
     """Handler of /v1/plan and /v1/moves.
 
     Args:
-        moves: The same of /v1/moves.
+        plan: Sends the body of a question to the planner.
+        moves: The same of a question about moves.
+        to_apply: The same of one whose moves are to be made; returns JSON of `PlannedMoves`.
+        mover: Makes moves.
+        state: Has the committed state.
     """
 
-    def __init__(self, plan: Answer, moves: Answer) -> None:
+    def __init__(
+        self,
+        plan: Answer,
+        moves: Answer,
+        to_apply: Answer,
+        mover: MoveController,
+        state: StateSource,
+    ) -> None:
         self._plan = plan
         self._moves = moves
+        self._to_apply = to_apply
+        self._mover = mover
+        self._state = state
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        return [web.post("/v1/plan", self.plan), web.post("/v1/moves", self.moves)]
+        return [
+            web.post("/v1/plan", self.plan),
+            web.post("/v1/moves", self.moves),
+            web.get("/v1/moves", self.under_way),
+            web.post("/v1/moves/apply", self.apply),
+            web.post("/v1/moves/control", self.control),
+        ]
 
     async def plan(self, request: web.Request) -> web.Response:
         """Answer as `gang-extender plan` does."""
@@ -121,29 +141,6 @@ class PlanApi:
         answer = await self._moves(_moves_question(request), visibility_of(request))
         return at_position(answer.body, answer.position)
 
-
-class MovesApi:
-    """Handler of the moves that the service makes.
-
-    Args:
-        answer: Sends the body of a question to the planner, and returns JSON of `PlannedMoves`.
-        mover: Makes them.
-        state: Has the committed state.
-    """
-
-    def __init__(self, answer: Answer, mover: MoveController, state: StateSource) -> None:
-        self._answer = answer
-        self._mover = mover
-        self._state = state
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [
-            web.get("/v1/moves", self.under_way),
-            web.post("/v1/moves/apply", self.apply),
-            web.post("/v1/moves/control", self.control),
-        ]
-
     async def under_way(self, request: web.Request) -> web.Response:
         """Show the moves that the service makes, as `gang-extender moves` does."""
         known(request, ())
@@ -160,7 +157,7 @@ class MovesApi:
         """Make moves, as `make-room --apply` and `drain --apply` do; answer which."""
         body = _moves_question(request)
         self._mover.require_none()
-        given = await self._answer(body, visibility_of(request))
+        given = await self._to_apply(body, visibility_of(request))
         planned = msgspec.json.decode(given.body, type=PlannedMoves)
         answer = planned.answer
         if answer.moves:
