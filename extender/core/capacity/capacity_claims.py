@@ -198,6 +198,14 @@ def nodes_of(hold: CapacityHold) -> tuple[NodeName, ...]:
     return tuple(sorted({pod.node for pod in hold.pods}))
 
 
+def claimed_nodes(state: ReservationState, uid: GangUid) -> frozenset[NodeName]:
+    """Return the nodes on which something is kept for a tree."""
+    claims_on = state.claims_on.items()
+    return frozenset(
+        n for n, claims in claims_on if any(c.gang_uid == uid for c in claims.values())
+    )
+
+
 def is_preempting(state: ReservationState, uid: GangUid) -> bool:
     """Return whether a tree has a preemption that has not ended."""
     preemption = state.preemptions.get(uid)

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
+from extender.core.capacity.capacity_claims import claimed_nodes
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.capacity.largest_free_domain import LOWEST, NO_ROOT, devices, takes_pods
 from extender.core.log.moves_state import PendingMoves
@@ -272,7 +273,8 @@ def _for_tree(
         shapes=pods.shapes,
         movers=pods.movers,
         staying=pods.staying,
-        barred=pods.barred,
+        # what is held for the tree is free for it, but not for a pod that is moved there
+        barred=pods.barred | claimed_nodes(state, tree.root.uid),
         tree=request,
         budget=question.budget,
         search_budget=question.plan.budget,

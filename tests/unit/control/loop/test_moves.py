@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from immutables import Map
 
 from extender.cli.commands.moves_command import under_way_lines
 from extender.cluster.manifests.plan_request_body import answer_moves_to_apply
 from extender.control.actuators.move_controller import POLICY, MovesPolicy
+from extender.core.log.capacity_claim import CapacityClaim, claims_by_node
 from extender.core.log.events import GangExtended, MoveCompleted, MovesEnded, MovesPlanned, PodBound
 from extender.core.log.moves_state import after_event
+from extender.core.log.reservation_state import CapacityHold
 from extender.core.model.errors import BadInput, ClusterUnavailable, NotFound
-from extender.core.model.ids import NodeName
+from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.nodes import Taint
 from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.core.planner.moves.move_problem import Move
@@ -622,6 +625,31 @@ async def test_the_state_has_what_is_held_for_moves():
 
 
 # --- the policy
+
+
+@pytest.mark.parametrize(("node", "steps"), [("n3", ("n0", "n4")), ("n4", ("n1", "n3"))])
+async def test_no_pod_is_moved_to_what_is_held_for_the_gang_to_place(node, steps):
+    """It is free for the gang, but the new pod would not get it."""
+    stage = await waiting_for_a_rack()
+    uid, now_us = stage.root("train").uid, stage.clock.now_us()
+    claim = CapacityClaim(
+        kind="hold", plan="h", gang_uid=uid, pod="default/train-0", uid="t", group="train", node=NodeName(node),
+        requests={GPU: 1}, priority=0, at_us=0,
+    )  # fmt: skip
+    hold = CapacityHold(
+        hold="h", gang_uid=uid, gang="default/train", kind="PodGroup", priority=0, position=1, at_us=now_us, until_us=now_us + 1,
+        waiting_since_us=now_us, groups=(), pods=(claim,),
+    )  # fmt: skip
+    state = msgspec.structs.replace(
+        stage.leader.committed, claims_on=claims_by_node([claim]), capacity_holds=Map({uid: hold})
+    )
+    train = frozenset({GroupKey("default", "train", "PodGroup")})
+    question = MovesInput(plan=PlanInput(groups=train, state=state))
+    answer, _ = planned_moves(stage.cluster.view(), question)
+    assert answer.verdict == "moves", answer
+    (move,) = answer.moves
+    assert (move.source, move.target) == steps
+    await stage.killed()
 
 
 async def test_a_gang_that_waits_for_long_gets_moves():
