@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import msgspec
 import typer
+from msgspec import UNSET
 
 from extender.cli.commands.plan_command import SERVER_BUDGET_MAX, WITHIN_S, PlanOutput
 from extender.cli.connection.service_client import ask_service, finder
@@ -26,7 +27,7 @@ from extender.core.model.message_formatting import (
 
 if TYPE_CHECKING:
     from extender.core.planner.moves.move_problem import Move
-    from extender.queries.plan.moves_query import MovesAnswer, MovesUnderWay
+    from extender.queries.plan.moves_query import MovesAnswer, MovesQuestion, MovesUnderWay
 
 ClusterFiles = Annotated[list[str] | None, typer.Option("--cluster", help="The cluster: nodes, running pods, … File, folder or - ; repeatable.")]  # fmt: skip
 ServerUrl = Annotated[str | None, typer.Option("--server", help="In place of --cluster: URL of a service, about its live cluster.")]  # fmt: skip
@@ -49,22 +50,6 @@ ROWS_MAX = 200  # of a table
 Table = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]  # title, headers, rows
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The question, but for the objects."""
-
-    files: tuple[str, ...] = ()
-    gang: str = ""  # NAMESPACE/NAME
-    free: str = ""
-    drain: tuple[str, ...] = ()
-    announced: bool = False
-    by_us: int = 0
-    budget: int = 0
-    max_priority: int | None = None
-    max_age_s: int = 0
-    search_budget: int
-    apply: bool = False
-
-
 def make_room(  # noqa: PLR0917 -- typer reads options from the signature
     target: Annotated[str, typer.Option("--for", metavar="FILE|NAMESPACE/GANG", help="A file with the tree to place, or the name of one that waits.")] = "",
     free: Annotated[str, typer.Option("--free", metavar="KEY=N", help="Free so many whole domains of a node label.")] = "",
@@ -81,22 +66,22 @@ def make_room(  # noqa: PLR0917 -- typer reads options from the signature
 
     No gang falls below its minimum or leaves its required domain at any step, and each pod has its place before it leaves.
     """
+    from extender.queries.plan.moves_query import MovesQuestion
+
     if bool(target) == bool(free):
         raise BadInput("give either --for FILE|NAMESPACE/GANG or --free KEY=N")
     is_file = bool(target) and (target == "-" or os.path.exists(target))  # noqa: PTH110 -- False for a text that is no path
     if target and not is_file and target.count("/") != 1:
         raise BadInput(f"--for {target}: there is no such file, and NAMESPACE/GANG has one slash")
-    asked = _Asked(
-        files=(target,) if is_file else (),
-        gang="" if is_file else target,
+    asked = MovesQuestion(
         free=free,
         budget=budget,
-        max_priority=max_priority,
+        max_priority=UNSET if max_priority is None else max_priority,
         max_age_s=_seconds(max_age),
         search_budget=search_budget,
-        apply=apply,
     )
-    _finish(_answered(cluster, server, asked), output)
+    objects = ((target,), "") if is_file else ((), target)
+    _finish(_answered(cluster, server, asked, apply, *objects), output)
 
 
 def drain(  # noqa: PLR0917 -- likewise
@@ -115,18 +100,19 @@ def drain(  # noqa: PLR0917 -- likewise
 
     Exit 0 only when all can move; static and DaemonSet pods do not count.
     """
+    from extender.queries.plan.moves_query import MovesQuestion
+
     if not (nodes or announced):
         raise BadInput("give NODE or KEY=VALUE, or --announced")
-    asked = _Asked(
+    asked = MovesQuestion(
         drain=tuple(nodes or ()),
         announced=announced,
-        by_us=_time_us(by),
-        max_priority=max_priority,
+        by=_time(by),
+        max_priority=UNSET if max_priority is None else max_priority,
         max_age_s=_seconds(max_age),
         search_budget=search_budget,
-        apply=apply,
     )
-    _finish(_answered(cluster, server, asked), output)
+    _finish(_answered(cluster, server, asked, apply), output)
 
 
 class MovesAction(Enum):
@@ -177,11 +163,11 @@ def _seconds(text: str) -> int:
     return seconds or 0
 
 
-def _time_us(text: str) -> int:
-    """Return a time after now in microseconds since 1970; 0 for an empty text."""
+def _time(text: str) -> str:
+    """Return a time after now in RFC 3339; empty for an empty text."""
     if not text:
-        return 0
-    from extender.queries.log.event_dto import parse_time
+        return ""
+    from extender.queries.log.event_dto import parse_time, rfc3339
     from extender.runtime.system_clock import SystemClock
 
     now_us = SystemClock().now_us()
@@ -192,12 +178,20 @@ def _time_us(text: str) -> int:
         raise BadInput(f"{error}, nor a span from now such as 4h") from None
     if at_us <= now_us:
         raise BadInput(f"--by {text}: is not after now; write when the nodes must be empty")
-    return at_us
+    return rfc3339(at_us)
 
 
-def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> MovesAnswer:
+def _answered(
+    cluster: list[str] | None,
+    server: str | None,
+    asked: MovesQuestion,
+    apply: bool,
+    files: tuple[str, ...] = (),
+    gang: str = "",
+) -> MovesAnswer:
+    """Return the answer to a question about the tree of some files, a gang by NAMESPACE/NAME, or nodes."""
     asks_service = bool(server) or finder().chosen
-    if asked.apply and (cluster or not asks_service):
+    if apply and (cluster or not asks_service):
         raise BadInput(
             "--apply: moves are made by a service, on its cluster; give --server URL (or --context NAME)"
             + (", and leave --cluster out" if cluster else "")
@@ -205,91 +199,64 @@ def _answered(cluster: list[str] | None, server: str | None, asked: _Asked) -> M
     if bool(cluster) == asks_service:
         raise BadInput("give either --cluster FILE or --server URL (or --context NAME)")
     if not asks_service:
-        return _of_files(cluster or [], asked)
+        return _of_files(cluster or [], asked, files, gang)
     from extender.cluster.manifests.yaml_reader import files_of, read_file
     from extender.queries.plan.moves_query import MovesAnswer
 
-    names = files_of(asked.files)
-    objects = [d.value for name in names for d in read_file(name) if d.value is not None]
-    _check_objects(asked, any_object=bool(objects))
-    given = {
-        "workload": objects,
-        "groups": _groups_of_service(server, asked.gang) if asked.gang else [],
-        "free": asked.free,
-        "drain": asked.drain,
-        "announced": asked.announced,
-        "by": _rfc3339(asked.by_us),
-        "budget": asked.budget,
-        "max_age_s": asked.max_age_s,
-        "search_budget": asked.search_budget,
-    }
-    question = {name: value for name, value in given.items() if value}
-    if asked.max_priority is not None:
-        question["max_priority"] = asked.max_priority
-    body = msgspec.json.encode(question)
-    path = "/v1/moves/apply" if asked.apply else "/v1/moves"
+    names = files_of(files)
+    objects = tuple(d.value for name in names for d in read_file(name) if d.value is not None)
+    _check_objects(files, any_object=bool(objects))
+    groups = _groups_of_service(server, gang) if gang else ()
+    # only what is asked for: an older service does not know all of it
+    body = msgspec.json.encode(msgspec.structs.replace(asked, workload=objects, groups=groups))
+    path = "/v1/moves/apply" if apply else "/v1/moves"
     return ask_service(server, path, MovesAnswer, body=body, within_s=WITHIN_S)
 
 
-def _rfc3339(at_us: int) -> str:
-    from extender.queries.log.event_dto import rfc3339
-
-    return rfc3339(at_us) if at_us else ""
-
-
-def _check_objects(asked: _Asked, *, any_object: bool) -> None:
-    if asked.files and not any_object:
+def _check_objects(files: Sequence[str], *, any_object: bool) -> None:
+    if files and not any_object:
         raise BadInput(
-            f"--for {asked.files[0]}: has no object; give the PodGroup, or the workload, to place"
+            f"--for {files[0]}: has no object; give the PodGroup, or the workload, to place"
         )
 
 
-def _groups_of_service(server: str | None, gang: str) -> list[str]:
+def _groups_of_service(server: str | None, gang: str) -> tuple[str, ...]:
     """Return the root group of a gang of the service, as Kind/namespace/name."""
     from extender.queries.state.state_dto import GangAt
 
     asked = urlencode({"namespace": gang.partition("/")[0]})
     gangs = ask_service(server, f"/v1/gangs?{asked}", list[GangAt])
-    roots = [f"{line.kind}/{line.gang}" for line in gangs if line.gang == gang]
+    roots = tuple(f"{line.kind}/{line.gang}" for line in gangs if line.gang == gang)
     if not roots:
         hint = did_you_mean(gang, [line.gang for line in gangs], most=3)
         raise BadInput(f"--for {gang}: the service has no such gang{hint}")
     return roots
 
 
-def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
+def _of_files(
+    cluster: list[str], asked: MovesQuestion, files: tuple[str, ...], gang: str
+) -> MovesAnswer:
     from extender.cluster.manifests.manifest_loader import load
-    from extender.queries.plan.moves_query import MovesInput, answer_moves
+    from extender.queries.plan.moves_query import answer_moves
     from extender.queries.plan.plan_query import PlanInput
     from extender.runtime.system_clock import SystemClock
 
-    manifest = load(cluster, asked.files)
+    manifest = load(cluster, files)
     view = manifest.world.view
     groups = frozenset(manifest.groups)
-    _check_objects(asked, any_object=bool(groups or manifest.pods or manifest.refused))
-    if asked.gang:
-        groups = frozenset(key for key in view.groups if key.path == asked.gang)
+    _check_objects(files, any_object=bool(groups or manifest.pods or manifest.refused))
+    if gang:
+        groups = frozenset(key for key in view.groups if key.path == gang)
         if not groups:
-            hint = did_you_mean(asked.gang, [key.path for key in view.groups], most=3)
-            raise BadInput(f"--for {asked.gang}: the cluster has no such group{hint}")
-    question = MovesInput(
-        plan=PlanInput(
-            groups=groups,
-            pods=frozenset(manifest.pods),
-            budget=asked.search_budget,
-            origins=manifest.origins,
-            refused=manifest.refused,
-        ),
-        free=asked.free,
-        drain=asked.drain,
-        announced=asked.announced,
-        by_us=asked.by_us,
-        budget=asked.budget,
-        max_priority=asked.max_priority,
-        max_age_s=asked.max_age_s,
-        now_us=SystemClock().now_us(),
+            hint = did_you_mean(gang, [key.path for key in view.groups], most=3)
+            raise BadInput(f"--for {gang}: the cluster has no such group{hint}")
+    plan = PlanInput(
+        groups=groups,
+        pods=frozenset(manifest.pods),
+        origins=manifest.origins,
+        refused=manifest.refused,
     )
-    answer = answer_moves(view, question)
+    answer = answer_moves(view, asked.about(plan, SystemClock().now_us()))
     return msgspec.structs.replace(answer, warnings=(*manifest.warnings, *answer.warnings))
 
 

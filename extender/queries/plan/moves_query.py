@@ -41,7 +41,7 @@ from extender.core.preempt.movable_pods import (
     broken_gangs,
     movable_pods,
 )
-from extender.queries.log.event_dto import rfc3339
+from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.queries.plan.cluster_changes import named_nodes
 from extender.queries.plan.plan_query import (
     AssignmentLine,
@@ -56,7 +56,9 @@ SHOWN_CHARS: Final = 200  # of a wrong text
 _COUNT: Final = re.compile(r"0*[1-9][0-9]{0,8}")
 
 
-class MovesQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MovesQuestion(
+    PlanObjects, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """The request over HTTP: a tree to make room for (`workload`, `manifest` or `groups`), or `free`, or `drain`."""
 
     free: str = ""  # KEY=N: so many whole domains of a topology key
@@ -67,6 +69,21 @@ class MovesQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_field
     max_priority: int | UnsetType = UNSET  # pods above it stay
     max_age_s: Count = 0  # pods that run for longer stay; 0: none
     search_budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = SEARCH_BUDGET
+
+    def about(self, plan: PlanInput, now_us: int, *, members_only: bool = False) -> MovesInput:
+        """Return the question with the objects that it is about; raises BadInput if `by` is no time."""
+        return MovesInput(
+            plan=msgspec.structs.replace(plan, budget=self.search_budget),
+            free=self.free,
+            drain=self.drain,
+            announced=self.announced,
+            by_us=parse_time(self.by, "by") if self.by else 0,
+            budget=self.budget,
+            max_priority=None if isinstance(self.max_priority, UnsetType) else self.max_priority,
+            max_age_s=self.max_age_s,
+            now_us=now_us,
+            members_only=members_only,
+        )
 
 
 class BreakLine(msgspec.Struct, frozen=True, kw_only=True):
