@@ -353,7 +353,7 @@ class MovesPolicy:
         self._clock = clock
         self._settings = settings
         self._waiting = WaitingGangs()
-        self._asked: dict[GangUid, int] = {}  # when, of gangs that wait
+        self._asked: dict[GangUid, int] = {}  # when
 
     async def run(self) -> None:
         """Look for gangs until cancelled."""
@@ -370,18 +370,14 @@ class MovesPolicy:
         """Begin the moves for the gang of the highest priority that has waited for too long and was not asked about of late."""
         state, now_us = self._leader.committed, self._clock.now_us()
         longest_us = self._settings.moves_after_s * 1_000_000
-        late = {
-            gang.root.uid: gang
-            for gang in self._waiting.of(state)
-            if gang.root.phase == "unschedulable" and now_us - gang.since_us >= longest_us
-        }
-        self._asked = {
-            uid: at for uid, at in self._asked.items() if uid in late and now_us - at < AGAIN_US
-        }
+        self._asked = {uid: at for uid, at in self._asked.items() if now_us - at < AGAIN_US}
         due = [
             gang
-            for uid, gang in late.items()
-            if uid not in self._asked and uid not in state.preemptions
+            for gang in self._waiting.of(state)
+            if gang.root.phase == "unschedulable"
+            and now_us - gang.since_us >= longest_us
+            and gang.root.uid not in self._asked
+            and gang.root.uid not in state.preemptions
         ]
         if not due or state.moves is not None:
             return

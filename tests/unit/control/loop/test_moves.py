@@ -668,6 +668,8 @@ async def test_a_gang_that_waits_for_long_gets_moves():
     )
     (move,) = plan.moves
     await stage.settled()
+    explained = await explaining(stage)("PodGroup/default/train")
+    assert "running pods are moved for it: 0 of 1 move made" in explained.reasons
     await evicted(stage, 1)
     name = move.pod.partition("/")[2]
     stage.cluster.delete_pod(name)
