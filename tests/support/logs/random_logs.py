@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from uuid import UUID
 
-import msgspec
 from hypothesis import strategies as st
 from immutables import Map
 from msgspec.structs import replace
@@ -70,6 +69,7 @@ def event_after(state, gang_uid, data):
         gang="" if gang_uid == NIL_GANG else f"ns/{gang_uid}",
         actor="test",
         cause="",
+        cause_position=state.moves.position if isinstance(data, MoveCompleted) else None,
         data=data,
     )
 
@@ -96,8 +96,6 @@ def histories(draw):
         else:
             data = draw(_of_preemption(state, uid, root, fresh))
         event = event_after(state, NIL_GANG if isinstance(data, _OF_NO_GANG) else uid, data)
-        if isinstance(data, MoveCompleted):
-            event = msgspec.structs.replace(event, cause_position=state.moves.position)
         events.append(event)
         state = fold(state, [event])
     return events
