@@ -525,11 +525,12 @@ class Service(Engine):
             answer_moves_to_apply,
             answer_plan_request,
         )
+        from extender.control.actuators.move_controller import MovesPolicy
         from extender.control.trees.admission_check_controller import AdmissionCheckController
         from extender.http.scheduler.verb_handlers import VerbHandlers
         from extender.http.v1.explain_api import ExplainApi
         from extender.http.v1.gang_api import GangApi, TreeApi
-        from extender.http.v1.plan_api import MovesApi, PlanApi
+        from extender.http.v1.plan_api import PlanApi
         from extender.http.v1.state_api import LiveNodeApi, NodesApi
         from extender.http.v1.status_api import StatusApi, StatusSources
         from extender.http.web.health import Probes
@@ -571,6 +572,13 @@ class Service(Engine):
             if checks is not None
             else None
         )
+
+        async def ask_for_moves(body: bytes) -> bytes:
+            return (await plans.plan(body, answer=answer_moves_to_apply)).body
+
+        self.moves_policy = MovesPolicy(
+            self.parts.mover, self.leader, opened.audit, ask_for_moves, clock, self.settings
+        )
         labels = ObjectLabels(self.cluster, self.cluster.workloads)
         gangs = GangApi(opened.audit, opened.inputs, self.leader, labels)
         status = StatusApi(
@@ -610,8 +618,9 @@ class Service(Engine):
             status,
             TreeApi(self.leader, labels),
             NodesApi(self.cluster, self.query_process.fetch),
-            PlanApi(plans.plan, functools.partial(plans.plan, answer=answer_moves_request)),
-            MovesApi(
+            PlanApi(
+                plans.plan,
+                functools.partial(plans.plan, answer=answer_moves_request),
                 functools.partial(plans.plan, answer=answer_moves_to_apply),
                 self.parts.mover,
                 self.leader,
@@ -681,6 +690,8 @@ class Service(Engine):
             loops["certificate files"] = self.tls.run
         if self.notifier is not None:
             loops["notifications"] = self.notifier.run
+        if self.settings.moves_after_s:
+            loops["moves policy"] = self.moves_policy.run
         if self.admission_checks is not None:
             loops["admission checks"] = self.admission_checks.run
         return loops

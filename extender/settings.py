@@ -82,6 +82,10 @@ class Settings(ListenerSettings, frozen=True, kw_only=True):
     hold_capacity_after_s: Annotated[int, Meta(extra={"least": 0}, description="How long a tree waits for capacity before capacity is held for it as it frees; 0: never (docs/explanation/capacity-claims.md).")] = 600
     hold_capacity_for_s: Annotated[int, Meta(extra={"above": 0}, description="How long capacity is held for a tree at most; then others have their turn.")] = 3600
     hold_capacity_max_percent: Annotated[int, Meta(extra={"above": 0, "most": 100}, description="How much of each resource, of the nodes that the pods of a tree may use, may be held for one namespace, in percent; a tree that needs more gets no hold.")] = 50
+    moves_after_s: Annotated[int, Meta(extra={"least": 0}, description="How long a gang waits for capacity before running pods are moved for it (docs/how-to/make-room.md); 0: never.")] = 0
+    moves_at_most: Annotated[int, Meta(extra={"above": 0}, description="How many pods are moved at most for one gang that waits.")] = 4
+    moves_per_hour: Annotated[int, Meta(extra={"above": 0}, description="How many pods of one namespace, and how many for gangs of one namespace, are moved for gangs that wait within an hour at most.")] = 12
+    moves_lost_work_min: Annotated[int, Meta(extra={"least": 0}, description="How many GPU-minutes of work the moves for one gang that waits may lose (docs/how-to/lost-work.md).")] = 600
     preemption: Annotated[bool, Meta(description="Whether pods of lower priority may be evicted for a tree.")] = True
     eviction_method: Annotated[Literal["delete", "eviction-api"], Meta(description="delete: delete victims, as kube-scheduler does; eviction-api: evict them through the Eviction API, which enforces PodDisruptionBudgets.")] = "delete"
     unschedulable_gates: Annotated[Literal["keep", "remove"], Meta(description="What to do with our scheduling gate on members that find no capacity; remove: remove it, so that autoscalers see these pods as unschedulable.")] = "keep"

@@ -23,7 +23,7 @@ from prometheus_client import (
 from extender.core.log import events as ev
 from extender.core.log.reservation_state import NOT_IN_VAIN, PreemptorRun
 from extender.core.log.tampering import TamperKind
-from extender.core.model.ids import GangUid
+from extender.core.model.ids import GangUid, PlanId
 from extender.core.planner.plan_types import Plan, Verdict
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ STAGES = ("complete", "admitted", "scheduled")  # of a gang, see `core/log/gang_
 # Values of labels; no name of Kubernetes has parentheses.
 NO_CLASS = "(none)"  # without a priority class
 OTHERS = "(other)"  # all beyond those that have series of their own
+HOUR_US: Final = 3_600_000_000
 PRIORITY_CLASSES_MAX: Final = 20  # priority classes with series of their own
 # types of notifications (see `control/monitors/notifier`), and what became of them
 NOTIFIED = ("preempted", "spared", "never-fits", "waiting")
@@ -52,7 +53,7 @@ DRIFT_KINDS = (
 # parts of the service that go on after a defect with one object, see `runtime/periodic`
 FAULT_PARTS = (
     "admission", "bind barriers", "cluster", "control loop", "ends of members", "evictions", "explanations", "finalizers", "gate removal",
-    "group writes", "log", "nominations", "periodic task", "pod explanations", "reconciliation", "searches", "service", "stale nominations",
+    "group writes", "log", "moves", "nominations", "periodic task", "pod explanations", "reconciliation", "searches", "service", "stale nominations",
     "status reports", "trees", "workload events",
 )  # fmt: skip
 
@@ -202,6 +203,7 @@ class Metrics:
     preemption_victims_stuck: Annotated[Gauge, Series("Victims that still exist 10 s after the end of their grace period, or whose deletion the API server refuses.")]
     moves_left: Annotated[Gauge, Series("Moves of running pods (`make-room --apply`, `drain --apply`) that are under way and not made yet.")]
     moves_ended: Annotated[Counter, Series("Plans of moves that ended, by reason; all but *completed* left moves unmade.", "reason")]
+    moves_in_vain: Annotated[Counter, Series("Plans whose moves were made in vain. reason=not-bound: the gang for which pods were moved did not get its place; moved-twice: a gang was moved twice within an hour.", "reason")]
     clock_offset_seconds: Annotated[Gauge, Series("Seconds that the wall clock of this replica is ahead of the clock of the database; recorded times follow the latter.")]
     clock_steps: Annotated[Counter, Series("Steps of more than 2 s of the wall clock of this replica (service) or of the clock of the database, as this replica saw them.", "clock")]
     recorded_time_ahead_seconds: Annotated[Gauge, Series("Seconds that the newest event of the log is ahead of the clock of the database; above 0 recorded times stand still.")]
@@ -234,6 +236,9 @@ class Metrics:
         self._priority_classes: set[str] = set()
         # of the gangs whose preemption is not decided yet, or ended less than a minute ago
         self._preemptor_runs: dict[GangUid, PreemptorRun] = {}
+        # gangs for which pods were moved, from the plan on: its id, and whether its moves have ended
+        self._moves_for: dict[GangUid, tuple[PlanId, bool]] = {}
+        self._moved: dict[GangUid, tuple[PlanId, int]] = {}  # by which plan last, and when
         self._searching: set[str] = set()
         for name, declared in get_type_hints(Metrics, include_extras=True).items():
             kind, series = get_args(declared)
@@ -252,20 +257,20 @@ class Metrics:
         """Make the series of rare events, so that `increase()` of Prometheus sees the first of them too."""
         for event in get_args(ev.AnyEventData):
             self.events_appended.labels(event.__name__)
-        for reason in get_args(ev.ReleaseReason):
-            self.reservations_released.labels(reason)
-        for result in ("completed", "cancelled", "cancelled-after-evictions"):
-            self.preemptions_ended.labels(result)
-        self.preemptions_in_vain.labels("never")
-        self.preemptions_in_vain.labels("less-than-a-minute")
-        for kind in (*DRIFT_KINDS, *get_args(TamperKind)):
-            self.drift_detected.labels(kind)
-        for reason in get_args(ev.CapacityUseReason):
-            self.reserved_capacity_used_by_others.labels(reason)
-        for clock in get_args(ev.SteppedClock):
-            self.clock_steps.labels(clock)
-        for part in FAULT_PARTS:
-            self.object_faults.labels(part)
+        rare: tuple[tuple[Counter, tuple[str, ...]], ...] = (
+            (self.reservations_released, get_args(ev.ReleaseReason)),
+            (self.preemptions_ended, ("completed", "cancelled", "cancelled-after-evictions")),
+            (self.preemptions_in_vain, ("never", "less-than-a-minute")),
+            (self.moves_ended, get_args(ev.MovesEndReason)),
+            (self.moves_in_vain, ("not-bound", "moved-twice")),
+            (self.drift_detected, (*DRIFT_KINDS, *get_args(TamperKind))),
+            (self.reserved_capacity_used_by_others, get_args(ev.CapacityUseReason)),
+            (self.clock_steps, get_args(ev.SteppedClock)),
+            (self.object_faults, FAULT_PARTS),
+        )
+        for counter, values in rare:
+            for value in values:
+                counter.labels(value)
         for files in ("server", "client"):
             self.tls_reloads.labels(files, "failed")
         for kind in NOTIFIED:
@@ -301,6 +306,7 @@ class Metrics:
         """Count an event that this replica appended to the log."""
         data = event.data
         self._count_in_vain(event)
+        self._count_moves_in_vain(event)
         self.events_appended.labels(type(data).__name__).inc()
         match data:
             case ev.DriftDetected():
@@ -340,6 +346,44 @@ class Metrics:
                     self.preemptions_in_vain.labels("less-than-a-minute").inc()
             case _:
                 pass
+
+    def _count_moves_in_vain(self, event: ev.RecordedEvent) -> None:
+        """Count moves after which the gang that waited got no place, and gangs that are moved again within the hour."""
+        data, gang = event.data, event.gang_uid
+        match data:
+            case ev.MovesPlanned() if data.for_gang:
+                self._moves_missed(data.for_uid)
+                self._moves_for[data.for_uid] = data.plan, False
+            case ev.MovesEnded():
+                uid = next(
+                    (u for u, entry in self._moves_for.items() if entry[0] == data.plan), None
+                )
+                if uid is None:
+                    return
+                self._moves_for[uid] = data.plan, data.made > 0
+                if data.reason != "completed":
+                    self._moves_missed(uid)
+            case ev.GangAdmitted():
+                self._moves_for.pop(gang, None)
+            case ev.GangUnschedulable() | ev.GangInvalid() | ev.GangRemoved() if (
+                gang in self._moves_for
+            ):
+                if self._moves_for[gang][1]:
+                    self._moves_missed(gang)
+            case ev.MoveCompleted():
+                plan, at_us = self._moved.get(gang, (data.plan, 0))
+                if plan != data.plan and event.at_us - at_us < HOUR_US:
+                    self.moves_in_vain.labels("moved-twice").inc()
+                self._moved = {
+                    uid: row for uid, row in self._moved.items() if event.at_us - row[1] < HOUR_US
+                } | {gang: (data.plan, event.at_us)}
+            case _:
+                pass
+
+    def _moves_missed(self, uid: GangUid) -> None:
+        """Forget the moves for a gang that has no place; count them if they have ended, and some were made."""
+        if self._moves_for.pop(uid, (None, False))[1]:
+            self.moves_in_vain.labels("not-bound").inc()
 
     def preemption_answered(self, answer: PreemptionVerdict, took_ms: int) -> None:
         """Count a search for victims."""

@@ -34,7 +34,7 @@ from extender.http.v1.event_api import EventApi
 from extender.http.v1.explain_api import ExplainApi
 from extender.http.v1.gang_api import GangApi, TreeApi
 from extender.http.v1.history_api import HistoryApi, ReportApi
-from extender.http.v1.plan_api import MovesApi, PlanApi
+from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.state_api import LiveNodeApi, NodesApi, StateApi
 from extender.http.web.health import Probes
 from extender.http.web.server import OPERATIONS, OpenApiRoute
@@ -142,8 +142,7 @@ async def served(url, *objects):
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(engine), reader, SystemClock()),
-            PlanApi(no_plan, no_plan),
-            MovesApi(no_plan, stage.parts.mover, stage.leader),
+            PlanApi(no_plan, no_plan, no_plan, stage.parts.mover, stage.leader),
             ExplainApi(
                 ExplainService(stage.cluster, stage.leader, SystemClock(), no_plan),
                 past_explain(as_of, reader),

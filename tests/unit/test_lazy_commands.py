@@ -159,6 +159,7 @@ def test_the_client_asks_a_service_without_the_packages_of_an_extra(subtests):
 WITH_EXTRAS = {
     ("serve",): ("uvloop", "server"),
     ("plan", "--cluster", "deploy/examples/cluster.yaml"): ("numpy", "plan"),
+    ("moves",): ("numpy", "plan"),
     ("certs", "folder"): ("cryptography", "server"),
     ("keys", "file"): ("cryptography", "server"),
     ("simulate", "--cluster", "file", "--workloads", "file"): ("numpy", "server"),

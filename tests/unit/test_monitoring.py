@@ -118,8 +118,8 @@ def test_a_panel_shows_the_cluster_that_is_chosen(subtests):
 NOT_SHOWN = {
     "gang_extender_apiserver_dropped_fields": "changes when the control plane does; docs/runbook/feature-gates.md names it",
     "gang_extender_manifest_files_ignored": "only of a service with --cluster; docs/workloads.md names it",
-    "gang_extender_moves_left": "only while a user has moves made; docs/how-to/make-room.md names it",
-    "gang_extender_moves_ended": "only after a user had moves made; docs/how-to/make-room.md names it",
+    "gang_extender_moves_left": "only while moves are made; docs/how-to/make-room.md names it",
+    "gang_extender_moves_ended": "only after moves were made; docs/how-to/make-room.md names it",
 }
 
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import io
 import logging
+from typing import get_args
 
 import msgspec
 import pytest
 
 from extender.core.log.events import (
+    GangAdmitted,
     GangRemoved,
+    GangUnschedulable,
     MemberTerminated,
+    MoveCompleted,
     MovesEnded,
+    MovesEndReason,
+    MovesPlanned,
     PodBound,
     PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
     RecordedEvent,
 )
+from extender.core.model.ids import GangUid
 from extender.core.planner.plan_types import Plan, Refusal, SearchEffort
 from extender.telemetry import JsonLines, Metrics, TextLines, set_up_logging
 
@@ -197,7 +204,62 @@ def test_the_end_of_moves_is_counted_by_its_reason():
     ended = MovesEnded(plan="p", reason="refused", made=1, left=2, message="")
     metrics.appended(an_event(ended))
     name = "gang_extender_moves_ended_total"
-    assert metrics.registry.get_sample_value(name, {"reason": "refused"}) == 1
+    counts = {
+        reason: metrics.registry.get_sample_value(name, {"reason": reason})
+        for reason in get_args(MovesEndReason)
+    }
+    assert counts == dict.fromkeys(counts, 0) | {"refused": 1}
+
+
+def moves_in_vain(*events):
+    """Return how many plans were counted for each reason, of events at these seconds."""
+    metrics = Metrics()
+    for second, uid, data in events:
+        event = msgspec.structs.replace(
+            an_event(data), gang_uid=GangUid(uid), at_us=second * 1_000_000
+        )
+        metrics.appended(event)
+    name = "gang_extender_moves_in_vain_total"
+    return [
+        metrics.registry.get_sample_value(name, {"reason": reason})
+        for reason in ("not-bound", "moved-twice")
+    ]
+
+
+PLANNED = MovesPlanned(
+    plan="p", question="q", by="", moves=(), for_gang="ns/t", for_uid=GangUid("t")
+)
+MADE = MovesEnded(plan="p", reason="completed", made=2, left=0)
+REFUSED = GangUnschedulable(outcome="impossible", reasons=())
+ADMITTED = GangAdmitted(plan="a", kind="PodGroup", priority=0, groups=(), shapes=(), assignments=())
+
+
+@pytest.mark.parametrize(
+    ("events", "count"),
+    [
+        ([(0, "", PLANNED), (9, "", MADE), (10, "t", ADMITTED)], 0),
+        ([(0, "", PLANNED), (5, "t", REFUSED), (9, "", MADE), (10, "t", ADMITTED)], 0),
+        ([(0, "", PLANNED), (9, "", MADE), (10, "t", REFUSED)], 1),
+        ([(0, "", PLANNED), (9, "", MADE), (10, "t", GangRemoved(reason="deleted"))], 1),
+        ([(0, "", PLANNED), (9, "", MADE), (10, "", PLANNED)], 1),
+        ([(0, "", PLANNED), (9, "", msgspec.structs.replace(MADE, reason="refused", made=1))], 1),
+        ([(0, "", PLANNED), (9, "", msgspec.structs.replace(MADE, reason="refused", made=0)), (10, "t", REFUSED)], 0),
+        ([(0, "", PLANNED), (5, "t", ADMITTED), (9, "", msgspec.structs.replace(MADE, reason="no-longer-needed", made=1))], 0),
+    ],
+)  # fmt: skip
+def test_moves_for_a_gang_that_gets_no_place_are_counted(events, count):
+    assert moves_in_vain(*events) == [count, 0]
+
+
+@pytest.mark.parametrize(("plan", "second", "count"), [("p", 60, 0), ("q", 60, 1), ("q", 3600, 0)])
+def test_a_gang_that_is_moved_again_within_the_hour_is_counted_once_a_plan(plan, second, count):
+    def made(plan):
+        return MoveCompleted(
+            plan=plan, number=1, pod="ns/a", uid="a", source="n", target="m", replacement="ns/b", replacement_uid="b", duration_ms=1
+        )  # fmt: skip
+
+    events = [(0, "g", made("p")), (second, "g", made(plan)), (second + 1, "g", made(plan))]
+    assert moves_in_vain(*events) == [0, count]
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from urllib.parse import urlencode
 
 import msgspec
 import typer
+from msgspec import UNSET
 
 from extender.cli.commands.plan_command import SERVER_BUDGET_MAX, WITHIN_S, PlanOutput
 from extender.cli.connection.service_client import ask_service, finder
@@ -26,7 +27,7 @@ from extender.core.model.message_formatting import (
 
 if TYPE_CHECKING:
     from extender.core.planner.moves.move_search import Move
-    from extender.queries.plan.moves_query import MovesAnswer, MovesUnderWay
+    from extender.queries.plan.moves_query import MovesAnswer, MovesQuestion, MovesUnderWay
 
 ROWS_MAX = 200  # of a table
 Table = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]  # title, headers, rows
@@ -51,10 +52,7 @@ class MovesOptions(msgspec.Struct, frozen=True):
         int | None, typer.Option("--max-priority", help="Pods of a higher priority stay.")
     ] = None
     max_age: Annotated[
-        str,
-        typer.Option(
-            "--max-age", help="Pods that run for longer stay, such as 36h; of a service only."
-        ),
+        str, typer.Option("--max-age", help="Pods that run for longer stay, such as 36h.")
     ] = ""
     search_budget: Annotated[
         int,
@@ -71,25 +69,16 @@ class MovesOptions(msgspec.Struct, frozen=True):
     ] = False
     output: Annotated[PlanOutput, typer.Option("-o", "--output", help="Form of the output; markdown: one page to review.")] = PlanOutput.table  # fmt: skip
 
-    @property
-    def max_age_s(self) -> int:
-        """Return the value of --max-age in seconds; 0: it is not given."""
+    def limits(self) -> dict[str, Any]:
+        """Return the fields of `MovesQuestion` that these options are."""
         seconds = duration_s(self.max_age) if self.max_age else None
         if self.max_age and not seconds:
             raise BadInput(f"--max-age {self.max_age}: write a number above 0 and s, m, h or d, such as 36h")  # fmt: skip
-        return seconds or 0
-
-
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The question, but for the objects."""
-
-    options: MovesOptions
-    files: tuple[str, ...] = ()
-    gang: str = ""  # NAMESPACE/NAME
-    free: str = ""
-    drain: tuple[str, ...] = ()
-    by_us: int = 0
-    budget: int = 0
+        return {
+            "max_priority": UNSET if self.max_priority is None else self.max_priority,
+            "max_age_s": seconds or 0,
+            "search_budget": self.search_budget,
+        }
 
 
 def make_room(
@@ -104,24 +93,22 @@ def make_room(
 
     No gang falls below its minimum or leaves its required domain at any step, and each pod has its place before it leaves.
     """
+    from extender.queries.plan.moves_query import MovesQuestion
+
     if bool(target) == bool(free):
         raise BadInput("give either --for FILE|NAMESPACE/GANG or --free KEY=N")
     is_file = bool(target) and (target == "-" or os.path.exists(target))  # noqa: PTH110 -- False for a text that is no path
     if target and not is_file and target.count("/") != 1:
         raise BadInput(f"--for {target}: there is no such file, and NAMESPACE/GANG has one slash")
-    asked = _Asked(
-        files=(target,) if is_file else (),
-        gang="" if is_file else target,
-        free=free,
-        budget=budget,
-        options=options,
-    )
-    _finish(_answered(place, asked), options.output)
+    asked = MovesQuestion(free=free, budget=budget, **options.limits())
+    objects = ((target,), "") if is_file else ((), target)
+    _finish(_answered(place, asked, options.apply, *objects), options.output)
 
 
 def drain(
     *,
-    nodes: Annotated[list[str], typer.Argument(metavar="NODE|KEY=VALUE...", help="Nodes by name, or by a label.")],
+    nodes: Annotated[list[str] | None, typer.Argument(metavar="[NODE|KEY=VALUE]...", help="Nodes by name, or by a label.")] = None,
+    announced: Annotated[bool, typer.Option("--announced", help="Nodes that are cordoned, or that have a taint by which an operator announces a drain.")] = False,
     by: Annotated[str, typer.Option("--by", help="What ends by this time need not move: 4h from now, or RFC 3339 with offset.")] = "",
     place: ClusterOptions,
     options: MovesOptions,
@@ -130,8 +117,14 @@ def drain(
 
     Exit 0 only when all can move; static and DaemonSet pods do not count.
     """
-    asked = _Asked(drain=tuple(nodes), by_us=_time_us(by), options=options)
-    _finish(_answered(place, asked), options.output)
+    from extender.queries.plan.moves_query import MovesQuestion
+
+    if not (nodes or announced):
+        raise BadInput("give NODE or KEY=VALUE, or --announced")
+    asked = MovesQuestion(
+        drain=tuple(nodes or ()), announced=announced, by=_time(by), **options.limits()
+    )
+    _finish(_answered(place, asked, options.apply), options.output)
 
 
 class MovesAction(Enum):
@@ -174,11 +167,11 @@ def under_way_lines(answer: MovesUnderWay) -> Iterator[str]:
         yield f"  {number:>3}  {move.pod}  {move.source} -> {move.target}  {sign}".rstrip()
 
 
-def _time_us(text: str) -> int:
-    """Return a time after now in microseconds since 1970; 0 for an empty text."""
+def _time(text: str) -> str:
+    """Return a time after now in RFC 3339; empty for an empty text."""
     if not text:
-        return 0
-    from extender.queries.log.event_dto import parse_time
+        return ""
+    from extender.queries.log.event_dto import parse_time, rfc3339
     from extender.runtime.system_clock import SystemClock
 
     now_us = SystemClock().now_us()
@@ -189,13 +182,20 @@ def _time_us(text: str) -> int:
         raise BadInput(f"{error}, nor a span from now such as 4h") from None
     if at_us <= now_us:
         raise BadInput(f"--by {text}: is not after now; write when the nodes must be empty")
-    return at_us
+    return rfc3339(at_us)
 
 
-def _answered(place: ClusterOptions, asked: _Asked) -> MovesAnswer:
-    cluster, server, options = place.cluster, place.server, asked.options
-    asks_service, max_age_s = bool(server) or finder().chosen, options.max_age_s
-    if options.apply and (cluster or not asks_service):
+def _answered(
+    place: ClusterOptions,
+    asked: MovesQuestion,
+    apply: bool,
+    files: tuple[str, ...] = (),
+    gang: str = "",
+) -> MovesAnswer:
+    """Return the answer to a question about the tree of some files, a gang by NAMESPACE/NAME, or nodes."""
+    cluster, server = place.cluster, place.server
+    asks_service = bool(server) or finder().chosen
+    if apply and (cluster or not asks_service):
         raise BadInput(
             "--apply: moves are made by a service, on its cluster; give --server URL (or --context NAME)"
             + (", and leave --cluster out" if cluster else "")
@@ -203,88 +203,64 @@ def _answered(place: ClusterOptions, asked: _Asked) -> MovesAnswer:
     if bool(cluster) == asks_service:
         raise BadInput("give either --cluster FILE or --server URL (or --context NAME)")
     if not asks_service:
-        return _of_files(cluster or [], asked)
+        return _of_files(cluster or [], asked, files, gang)
     from extender.cluster.manifests.yaml_reader import files_of, read_file
     from extender.queries.plan.moves_query import MovesAnswer
 
-    names = files_of(asked.files)
-    objects = [d.value for name in names for d in read_file(name) if d.value is not None]
-    _check_objects(asked, any_object=bool(objects))
-    given = {
-        "workload": objects,
-        "groups": _groups_of_service(server, asked.gang) if asked.gang else [],
-        "free": asked.free,
-        "drain": asked.drain,
-        "by": _rfc3339(asked.by_us),
-        "budget": asked.budget,
-        "max_age_s": max_age_s,
-        "search_budget": options.search_budget,
-    }
-    question = {name: value for name, value in given.items() if value}
-    if options.max_priority is not None:
-        question["max_priority"] = options.max_priority
-    body = msgspec.json.encode(question)
-    path = "/v1/moves/apply" if options.apply else "/v1/moves"
+    names = files_of(files)
+    objects = tuple(d.value for name in names for d in read_file(name) if d.value is not None)
+    _check_objects(files, any_object=bool(objects))
+    groups = _groups_of_service(server, gang) if gang else ()
+    # only what is asked for: an older service does not know all of it
+    body = msgspec.json.encode(msgspec.structs.replace(asked, workload=objects, groups=groups))
+    path = "/v1/moves/apply" if apply else "/v1/moves"
     return ask_service(server, path, MovesAnswer, body=body, within_s=WITHIN_S)
 
 
-def _rfc3339(at_us: int) -> str:
-    from extender.queries.log.event_dto import rfc3339
-
-    return rfc3339(at_us) if at_us else ""
-
-
-def _check_objects(asked: _Asked, *, any_object: bool) -> None:
-    if asked.files and not any_object:
+def _check_objects(files: Sequence[str], *, any_object: bool) -> None:
+    if files and not any_object:
         raise BadInput(
-            f"--for {asked.files[0]}: has no object; give the PodGroup, or the workload, to place"
+            f"--for {files[0]}: has no object; give the PodGroup, or the workload, to place"
         )
 
 
-def _groups_of_service(server: str | None, gang: str) -> list[str]:
+def _groups_of_service(server: str | None, gang: str) -> tuple[str, ...]:
     """Return the root group of a gang of the service, as Kind/namespace/name."""
     from extender.queries.state.state_dto import GangAt
 
     asked = urlencode({"namespace": gang.partition("/")[0]})
     gangs = ask_service(server, f"/v1/gangs?{asked}", list[GangAt])
-    roots = [f"{line.kind}/{line.gang}" for line in gangs if line.gang == gang]
+    roots = tuple(f"{line.kind}/{line.gang}" for line in gangs if line.gang == gang)
     if not roots:
         hint = did_you_mean(gang, [line.gang for line in gangs], most=3)
         raise BadInput(f"--for {gang}: the service has no such gang{hint}")
     return roots
 
 
-def _of_files(cluster: list[str], asked: _Asked) -> MovesAnswer:
+def _of_files(
+    cluster: list[str], asked: MovesQuestion, files: tuple[str, ...], gang: str
+) -> MovesAnswer:
     from extender.cluster.manifests.manifest_loader import load
-    from extender.queries.plan.moves_query import MovesInput, answer_moves
+    from extender.queries.plan.moves_query import answer_moves
     from extender.queries.plan.plan_query import PlanInput
+    from extender.runtime.system_clock import SystemClock
 
-    if asked.options.max_age_s:
-        raise BadInput(f"--max-age {asked.options.max_age_s} s: files have no time; ask a service")
-    manifest = load(cluster, asked.files)
+    manifest = load(cluster, files)
     view = manifest.world.view
     groups = frozenset(manifest.groups)
-    _check_objects(asked, any_object=bool(groups or manifest.pods or manifest.refused))
-    if asked.gang:
-        groups = frozenset(key for key in view.groups if key.path == asked.gang)
+    _check_objects(files, any_object=bool(groups or manifest.pods or manifest.refused))
+    if gang:
+        groups = frozenset(key for key in view.groups if key.path == gang)
         if not groups:
-            hint = did_you_mean(asked.gang, [key.path for key in view.groups], most=3)
-            raise BadInput(f"--for {asked.gang}: the cluster has no such group{hint}")
-    question = MovesInput(
-        plan=PlanInput(
-            groups=groups,
-            pods=frozenset(manifest.pods),
-            budget=asked.options.search_budget,
-            origins=manifest.origins,
-            refused=manifest.refused,
-        ),
-        free=asked.free,
-        drain=asked.drain,
-        by_us=asked.by_us,
-        budget=asked.budget,
-        max_priority=asked.options.max_priority,
+            hint = did_you_mean(gang, [key.path for key in view.groups], most=3)
+            raise BadInput(f"--for {gang}: the cluster has no such group{hint}")
+    plan = PlanInput(
+        groups=groups,
+        pods=frozenset(manifest.pods),
+        origins=manifest.origins,
+        refused=manifest.refused,
     )
-    answer = answer_moves(view, question)
+    answer = answer_moves(view, asked.about(plan, SystemClock().now_us()))
     return msgspec.structs.replace(answer, warnings=(*manifest.warnings, *answer.warnings))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlencode
 
+import msgspec
 import typer
 from msgspec.structs import replace
 
@@ -40,7 +42,8 @@ from extender.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
     from extender.composition import Store
-    from extender.queries.state.node_inventory import NodeInventoryReport
+    from extender.queries.plan.moves_query import MovesAnswer
+    from extender.queries.state.node_inventory import NodeInventoryReport, NodeLine
 
 DURATIONS = ("seconds", "longest")  # columns of seconds, written as durations
 HEADERS = {"seconds": "duration"}
@@ -76,9 +79,14 @@ def report(
             raise BadInput(f"report {name} is about the cluster now: leave out --since and --until")
         service = partial(ask_service, place.server, within_s=WITHIN_S)
         if name == "fragmentation":
+            from extender.queries.plan.moves_query import MovesAnswer
             from extender.queries.state.node_inventory import NodeInventoryReport
 
-            rows = list(fragmentation_rows(service("/v1/nodes", NodeInventoryReport)))
+            def free(key: str, number: int) -> MovesAnswer:
+                asked = msgspec.json.encode({"free": f"{key}={number}"})
+                return service("/v1/moves", MovesAnswer, body=asked)
+
+            rows = list(fragmentation_rows(service("/v1/nodes", NodeInventoryReport), free))
             _print(_live(name, rows[:limit], more=len(rows) > limit), output_format)
         else:
             _print(_placement(service, part, gang, limit), output_format)
@@ -144,12 +152,19 @@ def _placement(service: Ask, part: Listed, gang: str, limit: int) -> Report:
     return _live("placement", rows[:limit], more=len(rows) > limit)
 
 
-def fragmentation_rows(report: NodeInventoryReport) -> Iterator[Row]:
-    """Yield the rows of the report `fragmentation`: shapes of 1, 2, 4, ... pods, by resource and level."""
+def fragmentation_rows(
+    report: NodeInventoryReport, free: Callable[[str, int], MovesAnswer]
+) -> Iterator[Row]:
+    """Yield the rows of the report `fragmentation`: shapes of 1, 2, 4, ... pods, by resource and level.
+
+    Args:
+        free: Returns which moves free so many whole domains of a level.
+    """
     from extender.core.capacity.largest_free_domain import takes_pods
     from extender.core.model.pods import is_extended
 
     nodes = [n for n in report.nodes if not n.deleting and takes_pods(n)]
+    won = {key: _one_more(nodes, key, free) for key in report.topology_keys}
     offered = {name for n in nodes for name, amount in n.allocatable.items() if amount}
     for resource in sorted(filter(is_extended, offered)) or ["cpu"]:
         size = max((n.allocatable.get(resource, 0) for n in nodes), default=0)
@@ -178,7 +193,25 @@ def fragmentation_rows(report: NodeInventoryReport) -> Iterator[Row]:
                     "domain": best,
                     "free": sum(domains[best]),
                     "total": sum(map(sum, domains.values())),
+                    "whole": won[level][0] if level else None,
+                    "moves": won[level][1] if level else "",
                 }
+
+
+def _one_more(
+    nodes: Sequence[NodeLine], key: str, free: Callable[[str, int], MovesAnswer]
+) -> tuple[int, str]:
+    """Return how many whole domains of a level are free, and how many moves free one more, or why none do."""
+    number = len({n.labels[key] for n in nodes if key in n.labels})
+    counts = range(1, number + 1)
+    whole = bisect_left(counts, True, key=lambda count: free(key, count).verdict != "fits")
+    if whole == number:
+        return whole, ""
+    answer = free(key, whole + 1)
+    if answer.verdict != "moves":
+        return whole, "impossible" if answer.verdict == "impossible" else "not decided"
+    most = len(answer.moves)
+    return whole, str(most) if answer.least == most else f"{answer.least} to {most}"
 
 
 def _live(name: str, rows: list[Row], *, more: bool) -> Report:

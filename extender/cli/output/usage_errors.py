@@ -14,7 +14,8 @@ from extender.core.model.errors import BadInput
 
 PACKAGE: Final = "gang-extender"
 EXTRA: Final = re.compile(r"""extra == ['"]([a-z]+)['"]""")
-PLANNING: Final = ("plan", "decision")  # commands that need the planner and nothing else
+# commands that need the planner and nothing else
+PLANNING: Final = ("plan", "decision", "make-room", "drain", "moves", "report")
 
 
 def usage_text(error: TyperException) -> str:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TypeVar, cast
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from extender.cluster.manifests.manifest_entries import FAULTS_MAX, AnyEntry, Role, entries_in
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
@@ -32,11 +32,9 @@ from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.core.planner.moves.move_search import MovesRequest
-from extender.queries.log.event_dto import parse_time
 from extender.queries.plan.capacity_query import CapacityChanges, answer_capacity_query
 from extender.queries.plan.moves_query import (
     MovesAnswer,
-    MovesInput,
     MovesQuestion,
     PlannedMoves,
     planned_moves,
@@ -49,6 +47,7 @@ from extender.queries.plan.plan_query import (
     plan_warnings,
 )
 from extender.queries.plan.plan_service import NOW_BODY_MAX, LiveInput, LiveSnapshot, restored
+from extender.runtime.system_clock import SystemClock
 
 T = TypeVar("T", Group, Pod)
 Q = TypeVar("Q", PlanQuestion, MovesQuestion)
@@ -127,7 +126,8 @@ def answer_moves_to_apply(body: bytes, ours: LiveInput | None = None) -> bytes:
         raise BadInput("cluster: moves are made in the cluster of the service; leave it out")
     answer, request = _planned_moves(body, ours, members_only=True)
     encoded = msgspec.json.encode(request, order="deterministic")
-    return msgspec.json.encode(PlannedMoves(answer=answer, request=encoded))
+    tree = str(request.tree.root.key) if request.tree is not None else ""
+    return msgspec.json.encode(PlannedMoves(answer=answer, request=encoded, tree=tree))
 
 
 def _planned_moves(
@@ -135,17 +135,8 @@ def _planned_moves(
 ) -> tuple[MovesAnswer, MovesRequest]:
     parsed = _parsed(body, MovesQuestion)
     given = _read_objects(body, parsed, ours)
-    moves = MovesInput(
-        plan=msgspec.structs.replace(given.question, budget=parsed.search_budget),
-        free=parsed.free,
-        drain=parsed.drain,
-        by_us=parse_time(parsed.by, "by") if parsed.by else 0,
-        budget=parsed.budget,
-        max_priority=None if isinstance(parsed.max_priority, UnsetType) else parsed.max_priority,
-        max_age_s=parsed.max_age_s,
-        now_us=given.question.moment.now_us,
-        members_only=members_only,
-    )
+    now_us = given.question.moment.now_us or SystemClock().now_us()
+    moves = parsed.about(given.question, now_us, members_only=members_only)
     answer, request = planned_moves(given.view, moves)
     answer = msgspec.structs.replace(
         answer,

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.core.log import events as ev
-from extender.core.log.moves_state import PendingMoves, moves_of
+from extender.core.log.gang_phase import HOLDS_CAPACITY, WaitingGangs
+from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import (
@@ -25,9 +30,11 @@ from extender.core.model.errors import (
     QueryUnavailable,
     RequestRejected,
     StoreUnavailable,
+    TooManyQueries,
 )
-from extender.core.model.ids import NIL_GANG, PlanId, PodUid
+from extender.core.model.ids import NIL_GANG, GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
+from extender.core.model.visibility import namespace_of
 from extender.core.planner.moves.move_search import Move
 from extender.core.planner.plan_types import PLANNER_VERSION, DecisionInput
 from extender.core.preempt.moves_lifecycle import (
@@ -39,9 +46,11 @@ from extender.core.preempt.moves_lifecycle import (
 )
 from extender.ports.cluster_ports import Cluster, K8sEvent, PodRef
 from extender.ports.log_ports import Clock, DecisionInputs
+from extender.ports.query_ports import EventFilter, EventQueries
+from extender.runtime.periodic import PeriodicTask
 from extender.runtime.stall_timer import IdleTimes
 from extender.settings import Settings
-from extender.telemetry import METRICS
+from extender.telemetry import HOUR_US, METRICS
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +91,14 @@ class MoveController:
     # -- for users ---------------------------------------------------------------------------------
 
     async def begin(
-        self, question: str, moves: Sequence[Move], request: bytes, by: str, *, proved: bool
+        self,
+        question: str,
+        moves: Sequence[Move],
+        request: bytes,
+        by: str,
+        *,
+        proved: bool,
+        tree: str = "",
     ) -> PlanId:
         """Record moves, which are made from then on; return their id.
 
@@ -91,6 +107,7 @@ class MoveController:
             request: The canonical input of the planner.
             by: The user who asks for them; empty: not known.
             proved: No fewer moves lead there.
+            tree: For which they make room, as Kind/namespace/name; empty: for none.
 
         Raises:
             BadInput: Other moves are under way, or a pod or a node is not as it was when they were planned.
@@ -98,18 +115,20 @@ class MoveController:
         """
         state, view = self.require_none(), self._cluster.view()
         encoded = DecisionInput.of(request)
-        shapes: list[dict[str, int]] = []
+        waiting = (g for g in state.gangs.values() if g.phase not in HOLDS_CAPACITY)
+        asker = next((g for g in waiting if f"{g.kind}/{g.gang}" == tree), None)
         data = ev.MovesPlanned(
             plan=PlanId(self._clock.new_id()),
             question=question,
             by=by,
-            moves=tuple(_record(move, view, state, shapes) for move in moves),
-            shapes=tuple(shapes),
+            moves=tuple(_record(move, view, state) for move in moves),
             planner=PLANNER_VERSION,
             input_digest=encoded.digest,
             exhausted=proved,
+            for_gang=asker.gang if asker is not None else "",
+            for_uid=asker.uid if asker is not None else NIL_GANG,
         )
-        if text := lost_place(view, state, moves_of(data)):
+        if text := lost_place(view, state, data.moves):
             raise BadInput(f"moves: {text}; ask for the moves again")
         draft = self._source(question).draft(NIL_GANG, "", data)
         save = functools.partial(self._inputs.save, encoded)
@@ -240,10 +259,8 @@ class MoveController:
         return bool(what_keeps(view, pending, self._forest_of(view), moves))
 
 
-def _record(
-    move: Move, view: ClusterView, state: ReservationState, shapes: list[dict[str, int]]
-) -> ev.MoveRecord:
-    """Return a move as the log has it; its requests are added to the shapes.
+def _record(move: Move, view: ClusterView, state: ReservationState) -> ev.MoveRecord:
+    """Return a move as the log has it.
 
     Raises:
         BadInput: The pod is not as it was when the move was planned.
@@ -254,9 +271,6 @@ def _record(
         raise BadInput(
             f"moves: pod {move.pod} does not run on {move.source} any more; ask for the moves again"
         )
-    requests = dict(pod.shape.requests)
-    if requests not in shapes:
-        shapes.append(requests)
     return ev.MoveRecord(
         pod=move.pod,
         uid=move.uid,
@@ -265,6 +279,134 @@ def _record(
         gang_uid=root.uid,
         source=move.source,
         target=move.target,
-        shape=shapes.index(requests),
+        requests=dict(pod.shape.requests),
         priority=root.priority,
+        lost_min=move.lost_min,
     )
+
+
+POLICY: Final = "the policy (moves_after_s)"
+EVERY_S: Final = 10.0
+AGAIN_US: Final = 300_000_000  # a gang that got no moves is asked about again after this
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    question: str
+    moves: tuple[Move, ...] = ()
+    least: int = 0
+    lost_min: int = 0
+
+
+class _Planned(msgspec.Struct, frozen=True):
+    answer: _Answer
+    request: bytes
+    tree: str = ""
+
+
+class MovesPolicy:
+    """Has moves made for gangs that have waited for long, within limits; off unless `moves_after_s` is set.
+
+    What was planned within the last hour is read from the log, so the limits hold across restarts.
+
+    Args:
+        ask: Sends the body of a question about moves that are to be made to the planner, and returns JSON of `PlannedMoves`.
+    """
+
+    def __init__(
+        self,
+        mover: MoveController,
+        leader: Leader,
+        events: EventQueries,
+        ask: Callable[[bytes], Awaitable[bytes]],
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._mover = mover
+        self._leader = leader
+        self._events = events
+        self._ask = ask
+        self._clock = clock
+        self._settings = settings
+        self._waiting = WaitingGangs()
+        self._asked: dict[GangUid, int] = {}  # when
+
+    async def run(self) -> None:
+        """Look for gangs until cancelled."""
+        await PeriodicTask(
+            name="moves policy",
+            work=self.look,
+            every_s=EVERY_S,
+            expected=(BadInput, ClusterUnavailable, QueryUnavailable, TooManyQueries),
+            failure="no moves were planned for a gang that waits",
+            condition=self._leader.may_record,
+        ).run()
+
+    async def look(self) -> None:
+        """Begin the moves for the gang of the highest priority that has waited for too long and was not asked about of late."""
+        state, now_us = self._leader.committed, self._clock.now_us()
+        longest_us = self._settings.moves_after_s * 1_000_000
+        self._asked = {uid: at for uid, at in self._asked.items() if now_us - at < AGAIN_US}
+        due = [
+            gang
+            for gang in self._waiting.of(state)
+            if gang.root.phase == "unschedulable"
+            and now_us - gang.since_us >= longest_us
+            and gang.root.uid not in self._asked
+            and gang.root.uid not in state.preemptions
+        ]
+        if not due or state.moves is not None:
+            return
+        root = min(due, key=lambda gang: (-gang.root.priority, gang.since_us, gang.root.uid)).root
+        self._asked[root.uid] = now_us
+        recent = await self._events.events(
+            EventFilter(types=("MovesPlanned",), since_us=now_us - HOUR_US)
+        )
+        plans = [event.data for event in recent if isinstance(event.data, ev.MovesPlanned)]
+        namespace = namespace_of(root.gang)
+        spent = sum(
+            len(p.moves) for p in _of_policy(plans) if namespace_of(p.for_gang) == namespace
+        )
+        budget = min(self._settings.moves_at_most, self._settings.moves_per_hour - spent)
+        if budget <= 0:
+            return
+        question = {
+            "groups": [f"{root.kind}/{root.gang}"],
+            "budget": budget,
+            "max_priority": root.priority,
+        }
+        planned = msgspec.json.decode(await self._ask(msgspec.json.encode(question)), type=_Planned)
+        answer = planned.answer
+        why = self._refusal(answer, plans)
+        if why:
+            log.info("no moves for a gang that waits", extra={"gang": root.gang, "reason": why})
+        elif answer.moves:
+            proved = answer.least == len(answer.moves)
+            await self._mover.begin(
+                answer.question,
+                answer.moves,
+                planned.request,
+                POLICY,
+                proved=proved,
+                tree=planned.tree,
+            )
+
+    def _refusal(self, answer: _Answer, plans: Sequence[ev.MovesPlanned]) -> str:
+        """Return which limit moves would exceed; empty: none."""
+        most, per_hour = self._settings.moves_lost_work_min, self._settings.moves_per_hour
+        if answer.lost_min > most:
+            return f"they lose {answer.lost_min} GPU-minutes of work; moves_lost_work_min is {most}"
+        spent = Counter(namespace_of(m.pod) for p in _of_policy(plans) for m in p.moves)
+        spent.update(namespace_of(move.pod) for move in answer.moves)
+        for namespace, count in spent.items():
+            if count > per_hour:
+                return f"{count} pods of namespace {namespace} would move within an hour; moves_per_hour is {per_hour}"
+        state = self._leader.pending_state
+        moved = {move.gang_uid: move.gang for plan in plans for move in plan.moves}
+        for move in answer.moves:
+            if gang := moved.get(state.gang_of.get(move.uid, NIL_GANG)):
+                return f"gang {gang} was moved within the last hour"
+        return ""
+
+
+def _of_policy(plans: Sequence[ev.MovesPlanned]) -> list[ev.MovesPlanned]:
+    return [plan for plan in plans if plan.by == POLICY]

@@ -6,7 +6,7 @@
 | preemption | a plan of victims | others of equal or lower priority; while it has not ended also from higher ones that have another node | its pod is assigned, or pods that it waits for still use it | the reservations of the preemptor, `PreemptionCompleted`, `PreemptionCancelled`; `preemption_lifecycle` |
 | replacement | the end of a member | others of equal or lower priority | a new member has a reservation; the lost one counts itself while it terminates | `ReservationReleased`; `ended_holds` |
 | hold | a long wait | others of equal or lower priority, but for the replacements of their lost members | its pod is assigned | `CapacityHoldReleased`; `hold_planning` |
-| move | moves that are under way | others of equal or lower priority | its replacement has a reservation there | `MoveCompleted`, `MovesEnded`; `moves_lifecycle` |
+| move | moves that are under way | others of equal or lower priority; until the member has left also other new members of its gang | its replacement has a reservation there | `MoveCompleted`, `MovesEnded`; `moves_lifecycle` |
 
 Also which claims do not fit on an oversubscribed node.
 """
@@ -76,7 +76,7 @@ def claims_against(
 
     Args:
         priority: Of the tree or pod; claims of lower priority are left out.
-        gang_uid: Of the tree or pod; its own claims are left out.
+        gang_uid: Of the tree or pod; its own claims are left out, but for those of members that are to be moved later.
         lower: Also claims of lower priority of preemptors that have not ended: they may be taken over, but only by a
             tree or pod that fits nowhere else.
     """
@@ -84,7 +84,7 @@ def claims_against(
         claim
         for claim in state.claims_on.get(node, NO_CLAIMS).values()
         if claim.kind in kinds
-        and claim.gang_uid != gang_uid
+        and (claim.gang_uid != gang_uid or _is_for_later(state, claim))
         and (
             claim.priority >= priority
             or (
@@ -94,6 +94,13 @@ def claims_against(
             )
         )
     ]
+
+
+def _is_for_later(state: ReservationState, claim: CapacityClaim) -> bool:
+    """Return whether a claim is that of a member that has still to leave, so that no new member of its gang is its replacement."""
+    moves = state.moves
+    is_due = moves is not None and moves.lost_us and claim.uid == moves.current.uid
+    return claim.kind == "move" and not is_due
 
 
 def is_in_use(view: ClusterView, claim: CapacityClaim) -> bool:
@@ -192,6 +199,14 @@ def may_leave(pod: Pod) -> bool:
 def nodes_of(hold: CapacityHold) -> tuple[NodeName, ...]:
     """Return the nodes of a hold, sorted."""
     return tuple(sorted({pod.node for pod in hold.pods}))
+
+
+def claimed_nodes(state: ReservationState, uid: GangUid) -> frozenset[NodeName]:
+    """Return the nodes on which something is kept for a tree."""
+    claims_on = state.claims_on.items()
+    return frozenset(
+        n for n, claims in claims_on if any(c.gang_uid == uid for c in claims.values())
+    )
 
 
 def is_preempting(state: ReservationState, uid: GangUid) -> bool:

@@ -192,10 +192,6 @@ def used_requests(taken: UsedCapacity) -> dict[str, int]:
     return total
 
 
-def _moving(state: ReservationState) -> frozenset[GangUid]:
-    return state.moves.gangs if state.moves is not None else frozenset()
-
-
 class _Kept(msgspec.Struct):
     node: Node
     usage: Usage
@@ -224,7 +220,6 @@ class NodeRowCache:
         self._with_taken: frozenset[NodeName] = frozenset()
         # by priority
         self._taken: IdentityMemo[dict[int, dict[NodeName, UsedCapacity]]] = IdentityMemo()
-        self._moving: IdentityMemo[frozenset[GangUid]] = IdentityMemo()
 
     def taken(
         self, view: ClusterView, state: ReservationState, *, priority: int, gang_uid: GangUid
@@ -233,7 +228,8 @@ class NodeRowCache:
         root = state.gangs.get(gang_uid)
         lone = PodUid(gang_uid) in view.nominated or PodUid(gang_uid) in view.pinned
         own = root is not None and bool(root.reservations or root.replacement_holds)
-        own = own or gang_uid in self._moving.get(lambda: _moving(state), same=(state.moves,))
+        moves = state.moves
+        own = own or (moves is not None and moves.current.gang_uid == gang_uid)
         if own or gang_uid in state.capacity_holds or gang_uid in state.preemptions or lone:
             return used_capacity(view, state, priority=priority, gang_uid=gang_uid)
         held = (state.claims_on, state.preemptions)

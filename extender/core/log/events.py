@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
+from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.pods import EndCause
 from extender.core.model.visibility import is_hidden
 from extender.core.workloads.native_groups import AdoptedGroup
@@ -59,7 +59,9 @@ HoldEndReason = Literal[
 
 # completed: all were made; stopped: by a user; refused: a pod could not leave within the longest time; not-replaced: no new
 # pod got the node in that time; changed: a gang or a pod is not there any more
-MovesEndReason = Literal["completed", "stopped", "refused", "not-replaced", "changed"]
+MovesEndReason = Literal[
+    "completed", "stopped", "refused", "not-replaced", "changed", "no-longer-needed"
+]
 
 Known = Literal["on", "off", "unknown"]
 
@@ -457,8 +459,9 @@ class MoveRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gang_uid: GangUid
     source: NodeName = msgspec.field(name="from")
     target: NodeName = msgspec.field(name="to")
-    shape: int  # index into `shapes` of the event
+    requests: dict[str, int]  # in the units of `GangAdmitted.shapes`
     priority: int  # of the gang
+    lost_min: int = 0  # GPU-minutes of work that the eviction loses, when it was planned
 
 
 class MovesPlanned(EventData, frozen=True, kw_only=True):
@@ -466,12 +469,14 @@ class MovesPlanned(EventData, frozen=True, kw_only=True):
 
     plan: PlanId
     question: str  # what they make room for
-    by: str  # the user who asked for them; empty: the service authenticates no callers
+    by: str  # the user who asked for them, or the policy; empty: the service authenticates no callers
     moves: tuple[MoveRecord, ...]
-    shapes: tuple[dict[str, int], ...]  # as in `GangAdmitted`
     planner: str = ""
     input_digest: str = ""
     exhausted: bool = False  # no fewer moves lead there
+    # namespace/name and UID of the gang that waited, for which they make room; empty: of nodes, or of a gang that is not in the log
+    for_gang: str = ""
+    for_uid: GangUid = NIL_GANG
 
 
 class MoveCompleted(EventData, frozen=True, kw_only=True):

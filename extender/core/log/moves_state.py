@@ -14,23 +14,9 @@ import msgspec
 
 from extender.core.log import events as ev
 from extender.core.log.capacity_claim import CapacityClaim
-from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid, Position
+from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid, Position
 
 _NONE: Final = PodUid("")
-
-
-class PendingMove(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """A move that is planned: the pod leaves a node, and its replacement gets the other."""
-
-    pod: str  # namespace/name
-    uid: PodUid
-    group: str  # name of its leaf
-    gang_uid: GangUid
-    gang: str  # namespace/name
-    source: NodeName
-    target: NodeName
-    requests: dict[str, int]
-    priority: int  # of its gang
 
 
 class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -38,10 +24,10 @@ class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
 
     id: PlanId
     question: str
-    by: str  # the user who asked for them
+    by: str  # the user who asked for them, or the policy
     position: Position  # of the plan
     at_us: int
-    moves: tuple[PendingMove, ...]
+    moves: tuple[ev.MoveRecord, ...]
     made: int = 0  # so many of them; that of this index is the current one
     paused: bool = False  # no further pod is evicted
     progress_us: int  # when they were planned or resumed, the pod of a move was lost or first replaced, or a move completed
@@ -49,16 +35,13 @@ class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     replacement: PodUid = (
         _NONE  # has a reservation on the new node of the current move, or is bound there
     )
+    for_gang: str = ""  # as of `MovesPlanned`
+    for_uid: GangUid = NIL_GANG
 
     @property
-    def current(self) -> PendingMove:
+    def current(self) -> ev.MoveRecord:
         """Return the move that is made now."""
         return self.moves[self.made]
-
-    @property
-    def gangs(self) -> frozenset[GangUid]:
-        """Return the gangs whose pods are still to be moved."""
-        return frozenset(move.gang_uid for move in self.moves[self.made :])
 
     def claims(self) -> Iterator[CapacityClaim]:
         """Yield the claims of the moves that are left, on their new nodes."""
@@ -141,25 +124,9 @@ def _planned(event: ev.RecordedEvent, data: ev.MovesPlanned) -> PendingMoves:
         position=event.position,
         at_us=event.at_us,
         progress_us=event.at_us,
-        moves=moves_of(data),
-    )
-
-
-def moves_of(data: ev.MovesPlanned) -> tuple[PendingMove, ...]:
-    """Return the moves of a plan, in their order."""
-    return tuple(
-        PendingMove(
-            pod=move.pod,
-            uid=move.uid,
-            group=move.group,
-            gang_uid=move.gang_uid,
-            gang=move.gang,
-            source=move.source,
-            target=move.target,
-            requests=data.shapes[move.shape],
-            priority=move.priority,
-        )
-        for move in data.moves
+        moves=data.moves,
+        for_gang=data.for_gang,
+        for_uid=data.for_uid,
     )
 
 

@@ -29,6 +29,21 @@ _LEVEL_WORDS = WIDTH.keys() - {*_PLACES[-1]} | {"subblock", "island", "layer", "
 _STANDARD = "topology.kubernetes.io/"
 # taints of a node whose kubelet does not answer, or reports that it is not ready
 SILENT = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
+CORDON = "node.kubernetes.io/unschedulable"
+# Taints by which operators announce that they drain a node; docs/how-to/drain.md has the source of each.
+DRAIN_TAINTS = (
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+    "medik8s.io/drain",
+    "cloud.google.com/impending-node-termination",
+    "baremetal.cluster.gke.io/maintenance",
+    "aws-node-termination-handler/scheduled-maintenance",
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    "aws-node-termination-handler/rebalance-recommendation",
+    CORDON,
+)
 _NO_NAME = re.compile(r"(?:[-_.](?:id|\d+))+$")
 
 
@@ -50,6 +65,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unschedulable: bool = False
     allocatable: dict[str, int] = {}
     deleting: bool = False
+
+
+def drain_announced(node: Node) -> str:
+    """Return the taint by which the drain of a node is announced, that of a cordon also without it; empty: none is."""
+    keys = {taint.key for taint in node.taints} | ({CORDON} if node.unschedulable else set())
+    return next((key for key in DRAIN_TAINTS if key in keys), "")
 
 
 def names_level(key: str) -> bool:

@@ -12,17 +12,19 @@ import msgspec
 
 from extender.core.admit.interpod_rules import exclusive_nodes
 from extender.core.admit.plan_request import is_candidate
-from extender.core.capacity.capacity_claims import nodes_of_replacements, not_free
+from extender.core.capacity.capacity_claims import claims_against, nodes_of_replacements, not_free
 from extender.core.capacity.free_capacity import make_row, used_capacity
 from extender.core.log.capacity_claim import NO_CLAIMS
 from extender.core.log.events import (
     EventSource,
     MoveCompleted,
+    MoveRecord,
     MovesEnded,
     MovesEndReason,
     NewEvent,
 )
-from extender.core.log.moves_state import PendingMove, PendingMoves
+from extender.core.log.gang_phase import HOLDS_CAPACITY
+from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NIL_GANG, GroupKey, NodeName, PodUid
@@ -82,12 +84,16 @@ def _events(
             last = msgspec.structs.replace(moves, made=moves.made + 1)
             yield ended(last, context, "completed", "")
         return
+    leaving = view.pods.get(move.uid)
+    runs = leaving is not None and not leaving.deleting and not moves.lost_us
+    if runs and (text := _no_longer_needed(state, moves)):
+        yield ended(moves, context, "no-longer-needed", text)
+        return
     if text := _what_changed(view, state, moves, root):
         yield ended(moves, context, "changed", text)
         return
     if context.idle_us < context.longest_us or (moves.paused and not moves.lost_us):
         return
-    leaving = view.pods.get(move.uid)
     if moves.lost_us and leaving is not None and not is_stuck(leaving, context.now_us):
         return  # it has its grace period
     seconds = context.longest_us // 1_000_000
@@ -99,6 +105,16 @@ def _events(
         yield ended(
             moves, context, "refused", f"pod {move.pod} could not leave within {seconds} s: {why}"
         )
+
+
+def _no_longer_needed(state: ReservationState, moves: PendingMoves) -> str:
+    """Return what became of the gang for which moves make room; empty: it waits, or they are for no gang of the log."""
+    if moves.for_uid == NIL_GANG:
+        return ""
+    root = state.gangs.get(moves.for_uid)
+    if root is None:
+        return f"gang {moves.for_gang} was removed"
+    return f"gang {moves.for_gang} has its place" if root.phase in HOLDS_CAPACITY else ""
 
 
 def _what_changed(
@@ -130,7 +146,7 @@ def _what_changed(
     return lost_place(view, state, left)
 
 
-def lost_place(view: ClusterView, state: ReservationState, moves: Iterable[PendingMove]) -> str:
+def lost_place(view: ClusterView, state: ReservationState, moves: Iterable[MoveRecord]) -> str:
     """Return of which move the new node is gone, or has been taken by pods that stay or by reservations; empty: of none.
 
     Args:
@@ -225,7 +241,13 @@ def what_keeps(
             return f"node {move.target} is outside of {key}={value}, where the gang runs"
     taken = used_capacity(view, state, priority=move.priority, gang_uid=move.gang_uid)
     row = make_row(node, view.usage.get(node.name, NOTHING), taken.get(node.name))
-    lacking = [name for name, amount in pod.shape.requests if row.free.get(name, 0) < amount]
+    # what is held for moves is left out: that they have their places one after the other is `lost_place`
+    held = claims_against(
+        state, node.name, priority=move.priority, gang_uid=move.gang_uid, kinds=("move",)
+    )
+    free = {**row.free}
+    add_amounts(free, not_free(view, state, node.name, held, move.gang_uid))
+    lacking = [name for name, amount in pod.shape.requests if free.get(name, 0) < amount]
     if lacking:
         return f"node {move.target} has not enough {', '.join(lacking)} free"
     if not may_run(NodeTable((row,)), pod.shape)[0]:

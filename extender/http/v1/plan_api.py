@@ -92,12 +92,26 @@ class PlanApi(Api):
     """Handler of /v1/plan and /v1/moves.
 
     Args:
-        moves: The same of /v1/moves.
+        plan: Sends the body of a question to the planner.
+        moves: The same of a question about moves.
+        to_apply: The same of one whose moves are to be made; returns JSON of `PlannedMoves`.
+        mover: Makes moves.
+        state: Has the committed state.
     """
 
-    def __init__(self, plan: Answer, moves: Answer) -> None:
+    def __init__(
+        self,
+        plan: Answer,
+        moves: Answer,
+        to_apply: Answer,
+        mover: MoveController,
+        state: StateSource,
+    ) -> None:
         self._plan = plan
         self._moves = moves
+        self._to_apply = to_apply
+        self._mover = mover
+        self._state = state
 
     @PLAN.handler
     async def plan(self, request: web.Request, _: Query) -> web.Response:
@@ -116,21 +130,6 @@ class PlanApi(Api):
         answer = await self._moves(_moves_question(request), visibility_of(request))
         return at_position(answer.body, answer.position)
 
-
-class MovesApi(Api):
-    """Handler of the moves that the service makes.
-
-    Args:
-        answer: Sends the body of a question to the planner, and returns JSON of `PlannedMoves`.
-        mover: Makes them.
-        state: Has the committed state.
-    """
-
-    def __init__(self, answer: Answer, mover: MoveController, state: StateSource) -> None:
-        self._answer = answer
-        self._mover = mover
-        self._state = state
-
     @UNDER_WAY.handler
     async def under_way(self, request: web.Request, _: Query) -> web.Response:
         """Show the moves that the service makes, as `gang-extender moves` does."""
@@ -148,7 +147,7 @@ class MovesApi(Api):
         """Make moves, as `make-room --apply` and `drain --apply` do; answer which."""
         body = _moves_question(request)
         self._mover.require_none()
-        given = await self._answer(body, visibility_of(request))
+        given = await self._to_apply(body, visibility_of(request))
         planned = msgspec.json.decode(given.body, type=PlannedMoves)
         answer = planned.answer
         if answer.moves:
@@ -158,6 +157,7 @@ class MovesApi(Api):
                 planned.request,
                 _user(request),
                 proved=answer.least == len(answer.moves),
+                tree=planned.tree,
             )
             answer = msgspec.structs.replace(answer, plan=plan)
         return at_position(msgspec.json.encode(answer), given.position)

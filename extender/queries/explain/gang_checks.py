@@ -270,9 +270,12 @@ def with_bind_failure(finding: Finding, gang: GangState | None) -> Finding:
 
 
 def with_moves(finding: Finding, moves: PendingMoves | None, gang: GangState | None) -> Finding:
-    """Return a finding with what the moves that are under way do to members of a gang."""
+    """Return a finding with what the moves that are under way do for a gang, or to members of it."""
     if moves is None or gang is None:
         return finding
+    if moves.for_uid == gang.uid:
+        text = f"running pods are moved for it: {moves.made} of {counted(len(moves.moves), 'move')} made"
+        return msgspec.structs.replace(finding, reasons=(*finding.reasons, text))
     left = [move.pod for move in moves.moves[moves.made :] if move.gang_uid == gang.uid]
     if not left:
         return finding

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
+from extender.core.capacity.capacity_claims import claimed_nodes
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.capacity.largest_free_domain import LOWEST, NO_ROOT, devices, takes_pods
 from extender.core.log.moves_state import PendingMoves
@@ -20,6 +21,7 @@ from extender.core.model.cluster_view import ClusterView, forest_of
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted, join_names
+from extender.core.model.nodes import DRAIN_TAINTS, drain_announced
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.visibility import namespace_of
 from extender.core.planner.moves.move_search import (
@@ -38,7 +40,7 @@ from extender.core.preempt.movable_pods import (
     broken_gangs,
     movable_pods,
 )
-from extender.queries.log.event_dto import rfc3339
+from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.queries.plan.cluster_changes import named_nodes
 from extender.queries.plan.plan_query import (
     AssignmentLine,
@@ -53,16 +55,34 @@ SHOWN_CHARS: Final = 200  # of a wrong text
 _COUNT: Final = re.compile(r"0*[1-9][0-9]{0,8}")
 
 
-class MovesQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MovesQuestion(
+    PlanObjects, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """The request over HTTP: a tree to make room for (`workload`, `manifest` or `groups`), or `free`, or `drain`."""
 
     free: str = ""  # KEY=N: so many whole domains of a topology key
     drain: tuple[str, ...] = ()  # names of nodes, or key=value of a label
+    announced: bool = False  # drain the nodes that are cordoned, or have a taint that announces it
     by: str = ""  # RFC 3339, with `drain`: what ends by then need not move
     budget: Count = 0  # moves at most; 0: any number
     max_priority: int | UnsetType = UNSET  # pods above it stay
     max_age_s: Count = 0  # pods that run for longer stay; 0: none
     search_budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = SEARCH_BUDGET
+
+    def about(self, plan: PlanInput, now_us: int, *, members_only: bool = False) -> MovesInput:
+        """Return the question with the objects that it is about; raises BadInput if `by` is no time."""
+        return MovesInput(
+            plan=msgspec.structs.replace(plan, budget=self.search_budget),
+            free=self.free,
+            drain=self.drain,
+            announced=self.announced,
+            by_us=parse_time(self.by, "by") if self.by else 0,
+            budget=self.budget,
+            max_priority=None if isinstance(self.max_priority, UnsetType) else self.max_priority,
+            max_age_s=self.max_age_s,
+            now_us=now_us,
+            members_only=members_only,
+        )
 
 
 class BreakLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +157,7 @@ class PlannedMoves(msgspec.Struct, frozen=True, kw_only=True):
 
     answer: MovesAnswer
     request: bytes
+    tree: str = ""  # to make room for, as Kind/namespace/name
 
 
 class MovesInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +166,7 @@ class MovesInput(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlanInput  # the tree to make room for, and the state
     free: str = ""
     drain: tuple[str, ...] = ()
+    announced: bool = False
     by_us: int = 0  # 0: nothing is waited for
     budget: int = 0
     max_priority: int | None = None
@@ -167,10 +189,11 @@ def planned_moves(view: ClusterView, question: MovesInput) -> tuple[MovesAnswer,
     for refused in question.plan.refused:
         raise BadInput(f"for {refused.label}: {refused.text}")
     forest = forest_of(view)
+    is_drain = question.announced or bool(question.drain)
     trees = [t for t in forest.trees.values() if is_requested_tree(t, question.plan)]
     asked = [
         name
-        for name, given in (("for", trees), ("free", question.free), ("drain", question.drain))
+        for name, given in (("for", trees), ("free", question.free), ("drain", is_drain))
         if given
     ]
     if not trees:
@@ -178,11 +201,11 @@ def planned_moves(view: ClusterView, question: MovesInput) -> tuple[MovesAnswer,
     if len(asked) != 1:
         have = join_names(asked) or "none of them"
         raise BadInput(f"moves: give a tree to make room for, or free, or drain; given: {have}")
-    if question.drain and question.budget:
+    if is_drain and question.budget:
         raise BadInput(
             f"budget {question.budget}: a drain moves all that can move; leave it out, or ask for free"
         )
-    if question.by_us and not question.drain:
+    if question.by_us and not is_drain:
         raise BadInput("by: a time until which something may end; it is for drain")
     if 0 < question.by_us <= question.now_us:
         raise BadInput(
@@ -204,8 +227,6 @@ def _refuse_without_tree(forest: Forest, question: PlanInput) -> None:
 
 
 def _limits(question: MovesInput) -> MoveLimits:
-    if question.max_age_s and not question.now_us:
-        raise BadInput(f"max_age_s {question.max_age_s}: the time of the cluster is not known")
     oldest = question.now_us - question.max_age_s * 1_000_000 if question.max_age_s else 0
     return MoveLimits(
         max_priority=question.max_priority,
@@ -268,7 +289,8 @@ def _for_tree(
         shapes=pods.shapes,
         movers=pods.movers,
         staying=pods.staying,
-        barred=pods.barred,
+        # what is held for the tree is free for it, but not for a pod that is moved there
+        barred=pods.barred | claimed_nodes(state, tree.root.uid),
         tree=request,
         budget=question.budget,
         search_budget=question.plan.budget,
@@ -295,10 +317,9 @@ def _for_nodes(
     if question.free:
         sets, closed, count = _domains(nodes, question.free)
     else:
-        named = (named_nodes(view, text, "drain") for text in question.drain)
-        sets, closed, count = dict(zip(question.drain, map(tuple, named), strict=True)), (), 0
+        sets, closed, count = _named(view, question), (), 0
     pods = movable_pods(view, state, forest, limits=_limits(question))
-    away = {name for some in sets.values() for name in some} if question.drain else set()
+    away = set() if question.free else {name for some in sets.values() for name in some}
     known_ends = dict(_known_ends(view, forest, away, question.now_us))
     ends = {uid: end for uid, end in known_ends.items() if end[0] <= question.by_us}
     ending = {view.pods[uid].path for uid in ends}
@@ -316,7 +337,8 @@ def _for_nodes(
     )
     planned = find_moves(asked)
     names = [*sets]
-    title = f"free {question.free}" if count else f"drain {join_names(names)}"
+    more = f" and {len(names) - SOME} more" if len(names) > SOME else ""
+    title = f"free {question.free}" if count else f"drain {join_names(names[:SOME])}{more}"
     answer = _answer(title, planned, nodes, pods, view, question.now_us)
     emptied = tuple(names[at] for at in planned.emptied)
     if count:
@@ -342,6 +364,19 @@ def _for_nodes(
         ),
     )
     return answer, asked
+
+
+def _named(view: ClusterView, question: MovesInput) -> dict[str, tuple[NodeName, ...]]:
+    """Return the nodes to drain as they are named; those whose drain is announced one by one, with what announces it."""
+    sets = {text: tuple(named_nodes(view, text, "drain")) for text in question.drain}
+    if not question.announced:
+        return sets
+    announced = {node.name: by for node in view.nodes.values() if (by := drain_announced(node))}
+    if not announced:
+        raise BadInput(
+            f"announced: of {counted(len(view.nodes), 'node')} none is cordoned or has one of the taints {join_names(DRAIN_TAINTS)}"
+        )
+    return sets | {f"{name} ({announced[name]})": (name,) for name in sorted(announced)}
 
 
 def _known_ends(

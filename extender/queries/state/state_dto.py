@@ -105,7 +105,7 @@ class PodAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: str
     gang: str
     group: str
-    # reserved | bound | claimed: by a preemptor | replacement: held for that of a lost member | held: for a gang that waits
+    # reserved | bound | claimed: by a preemptor | replacement: held for that of a lost member | held: for a gang that waits | moving: held for that of a member that is moved here
     state: str
     requests: dict[str, int]
 
@@ -130,6 +130,7 @@ class NodeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pods: list[PodAt]
     replacement_holds: dict[str, int] = {}  # held for the replacements of lost members
     capacity_holds: dict[str, int] = {}  # held, as it frees, for gangs that wait
+    move_claims: dict[str, int] = {}  # held for members that are moved here
     # of namespaces that the caller does not see, by state and priority; the sums above include them
     others: tuple[OthersAt, ...] = ()
 

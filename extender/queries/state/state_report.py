@@ -59,6 +59,7 @@ CLAIM_STATES: Final[Mapping[ClaimKind, str]] = {
     "preemption": "claimed",
     "replacement": "replacement",
     "hold": "held",
+    "move": "moving",
 }
 ORDINARY = "Ordinary pods are not in the log: their usage of a node at that time, and what was free, are not known."
 
@@ -80,8 +81,8 @@ def build_state_report(
     roots = _roots(state, scope, nodes_asked)
     preemptions = _preemptions(state, scope, nodes_asked)
     made_for = workloads_of_roots(state.trees.values())
+    selected = {root.uid for root in roots}
     if scope.states:
-        selected = {root.uid for root in roots}
         preemptions = [preemption for preemption in preemptions if preemption.gang_uid in selected]
     gangs = sorted((gang_at(root, made_for) for root in roots), key=_BY_GANG)
     others: Mapping[str, tuple[OthersAt, ...]] = {}
@@ -93,6 +94,13 @@ def build_state_report(
         *((root.gang, _of_claims(root.replacement_holds.values())) for root in roots),
         *((hold.gang, _of_claims(hold.pods)) for hold in holds),
     ]
+    for claim in whole.moves.claims() if whole.moves is not None else ():
+        mover = state.gangs.get(claim.gang_uid)
+        is_asked = (
+            claim.node in nodes_asked if nodes_asked is not None else claim.gang_uid in selected
+        )
+        if mover is not None and is_asked:
+            claims.append((mover.gang, _of_claims([claim])))
     nodes = _nodes(gangs, claims, labels, nodes_asked, others)
     totals = Totals(
         gangs=len(gangs),
@@ -386,6 +394,9 @@ def _hidden_members(
     holds = [hold for hold in state.capacity_holds.values() if hidden(hold.gang)]
     for claim in claims_of(gangs, preemptions, holds):
         yield claim.node, CLAIM_STATES[claim.kind], claim.priority, claim.requests
+    for claim in state.moves.claims() if state.moves is not None else ():
+        if hidden(claim.pod):
+            yield claim.node, CLAIM_STATES[claim.kind], claim.priority, claim.requests
 
 
 def _node_at(
@@ -409,6 +420,7 @@ def _node_at(
         preemption_claims=sums.get("claimed", _NOTHING),
         replacement_holds=sums.get("replacement", _NOTHING),
         capacity_holds=sums.get("held", _NOTHING),
+        move_claims=sums.get("moving", _NOTHING),
         others=others,
     )
 

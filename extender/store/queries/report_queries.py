@@ -206,9 +206,9 @@ ORDER BY preemptions DESC, preemptor, victim, victim_kind""",
     # members that were bound for it ran for less than a minute.
     "lost-work": _Query(
         text="""
-SELECT date_trunc('hour', at, 'UTC') AS hour, namespace, preemptor_namespace, count(DISTINCT position), sum(pods)::bigint,
+SELECT date_trunc('hour', at, 'UTC') AS hour, namespace, preemptor_namespace, count(DISTINCT position) FILTER (WHERE NOT moved), sum(pods)::bigint,
        sum(lost) / 60 AS gpu_hours, count(DISTINCT position) FILTER (WHERE in_vain),
-       coalesce(sum(lost) FILTER (WHERE in_vain), 0) / 60
+       coalesce(sum(lost) FILTER (WHERE in_vain), 0) / 60, count(*) FILTER (WHERE moved)
 FROM (
     SELECT p.position, p.at, p.preemptor, u.victim, split_part(u.victim, '/', 1) AS namespace, p.namespace AS preemptor_namespace, u.pods, u.lost, CASE p.outcome
                WHEN 'pending' THEN false
@@ -218,7 +218,7 @@ FROM (
                    WHERE b.gang = p.preemptor AND b.gang_uid = p.preemptor_uid AND b.kind = 'bound' AND b.from_position > p.position
                      AND b.from_position < q.ended_position AND (b.to_at_us IS NULL OR b.to_at_us - b.from_at_us >= 60000000)
                )
-           END AS in_vain
+           END AS in_vain, false AS moved
     FROM gx.v_preemption p
     JOIN gx.event e USING (position)
     JOIN gx.preemption q USING (position)
@@ -230,6 +230,16 @@ FROM (
         FROM json_to_recordset(e.payload -> 'victims') AS r (kind text, path text, cost json)
     ) u
     WHERE p.at >= :since AND p.at < :until AND u.pods > 0
+    UNION ALL
+    SELECT m.position, to_timestamp(m.at_us / 1e6::double precision), p.for_gang, m.gang, split_part(m.gang, '/', 1),
+           split_part(p.for_gang, '/', 1), 1, coalesce((p.moves -> d.number - 1 ->> 'lost_min')::double precision, 0), false, true
+    FROM gx.event m
+    JOIN gx.event q ON q.position = m.cause_position
+    CROSS JOIN LATERAL json_to_record(m.payload) AS d (number int)
+    CROSS JOIN LATERAL (
+        SELECT coalesce(r.for_gang, '') AS for_gang, r.moves FROM json_to_record(q.payload) AS r (for_gang text, moves json)
+    ) p
+    WHERE m.type = 'MoveCompleted' AND m.at_us >= :since_us AND m.at_us < :until_us
 ) t
 WHERE true {where}
 GROUP BY hour, namespace, preemptor_namespace

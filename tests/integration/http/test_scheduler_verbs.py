@@ -23,7 +23,7 @@ from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1.event_api import EventApi
 from extender.http.v1.gang_api import GangApi, TreeApi
 from extender.http.v1.history_api import HistoryApi
-from extender.http.v1.plan_api import MovesApi, PlanApi
+from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.state_api import LiveNodeApi
 from extender.http.web.health import Probes
 from extender.http.web.request_limits import ClusterSize
@@ -136,8 +136,7 @@ class Served:
                     TreeApi(stage.leader, labels_of(stage)),
                     EventApi(reader, feed),
                     LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
-                    *((PlanApi(plan, plan),) if plan else ()),
-                    MovesApi(plan, stage.parts.mover, stage.leader),
+                    PlanApi(plan, plan, plan, stage.parts.mover, stage.leader),
                 ),
                 feed.stop,
                 lambda: ClusterSize(

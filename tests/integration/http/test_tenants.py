@@ -22,7 +22,7 @@ from extender.http.v1.event_api import EventApi
 from extender.http.v1.explain_api import ExplainApi
 from extender.http.v1.gang_api import GangApi, TreeApi
 from extender.http.v1.history_api import HistoryApi, ReportApi
-from extender.http.v1.plan_api import MovesApi, PlanApi
+from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.state_api import LiveNodeApi, NodesApi, StateApi
 from extender.http.web.access_middleware import RIGHTS, RouteRight
 from extender.http.web.health import Probes
@@ -187,8 +187,7 @@ async def serving(stage, url):
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(reading), reader, stage.clock),
-            PlanApi(plans.plan, plans.plan),
-            MovesApi(plans.plan, stage.parts.mover, stage.leader),
+            PlanApi(plans.plan, plans.plan, plans.plan, stage.parts.mover, stage.leader),
             ExplainApi(
                 ExplainService(stage.cluster, stage.leader, stage.clock, plans.plan_live),
                 past_explain(as_of, reader),

@@ -24,6 +24,10 @@ from extender.core.log.events import (
     GangUnschedulable,
     GroupRecord,
     MemberTerminated,
+    MoveCompleted,
+    MoveRecord,
+    MovesEnded,
+    MovesPlanned,
     ReleasedPod,
     ReservationReleased,
     ReservedCapacityUser,
@@ -244,6 +248,49 @@ async def test_reports_of_admissions_come_in_their_order_and_a_page_is_the_begin
             assert [tuple(row) for row in found.rows] == every[: limit + 1]
         assert len(every) > 21 or end - begin == 1
     await engine.dispose()
+
+
+async def test_moves_lose_work_for_the_gang_that_waited(database_url):
+    """One row per namespace of the pods and of that gang, with the work that was planned; those of no gang have none."""
+    state, events = EMPTY, []
+
+    def add(uid, entry, gang=""):
+        nonlocal state
+        place = event_after(state, uid, entry)
+        events.append(msgspec.structs.replace(place, at_us=START_US, gang=gang))
+        state = fold(state, [events[-1]])
+
+    gang, uid = "team-b/serve", GangUid("u1")
+    add(uid, GangObserved(kind="PodGroup"), gang)
+    for waiting in ("team-a/train", ""):
+        moves = tuple(
+            MoveRecord(
+                pod=f"team-b/p{i}", uid=PodUid(f"p{i}"), group="leaf", gang=gang, gang_uid=uid, source=NodeName("n0"), target=NodeName("n1"),
+                requests={}, priority=0, lost_min=lost_min,
+            )
+            for i, lost_min in enumerate((30, 90, 600))
+        )  # fmt: skip
+        add(
+            NIL_GANG,
+            MovesPlanned(plan=PlanId("m"), question="", by="", moves=moves, for_gang=waiting),
+        )
+        for number, move in enumerate(moves[:2], 1):
+            made = MoveCompleted(
+                plan=PlanId("m"), number=number, pod=move.pod, uid=move.uid, source=move.source, target=move.target,
+                replacement="team-b/new", replacement_uid=PodUid("new"), duration_ms=1,
+            )  # fmt: skip
+            add(uid, made, gang)
+        add(NIL_GANG, MovesEnded(plan=PlanId("m"), reason="stopped", made=2, left=1))
+    asked = ReportQuery(name="lost-work", since_us=START_US, until_us=START_US + 1, limit=9)
+    found = (await answer_reports(database_url, events, [asked]))["lost-work"].rows
+    same([tuple(row) for row in found], plainly(events, asked))
+    assert [tuple(row)[1:] for row in found] == [
+        ("team-b", "", 0, 2, 2.0, 0, 0.0, 2),
+        ("team-b", "team-a", 0, 2, 2.0, 0, 0.0, 2),
+    ]
+    theirs = msgspec.structs.replace(asked, namespace="team-a")
+    found = (await answer_reports(database_url, events, [theirs]))["lost-work"].rows
+    assert len(found) == 1
 
 
 async def test_capacity_is_taken_in_domains_of_any_name(database_url):

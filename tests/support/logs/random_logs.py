@@ -69,6 +69,7 @@ def event_after(state, gang_uid, data):
         gang="" if gang_uid == NIL_GANG else f"ns/{gang_uid}",
         actor="test",
         cause="",
+        cause_position=state.moves.position if isinstance(data, MoveCompleted) else None,
         data=data,
     )
 
@@ -109,11 +110,13 @@ def _of_moves(draw, state, uid, root):
             return GangObserved(kind="PodGroup")
         members = sorted(root.bound.values(), key=lambda m: m.uid)
         return MovesPlanned(
-            plan=PlanId("moves"), question="drain n", by="", shapes=({"cpu": 1000, "pods": 1},),
+            plan=PlanId("moves"), question="drain n", by="",
+            for_gang=draw(st.sampled_from(["", root.gang])), for_uid=NIL_GANG,
             moves=tuple(
                 MoveRecord(
                     pod=m.pod, uid=m.uid, group=m.group, gang=root.gang, gang_uid=uid, source=m.node,
-                    target=draw(st.sampled_from(NODES)), shape=0, priority=root.priority,
+                    target=draw(st.sampled_from(NODES)), requests={"cpu": 1000, "pods": 1}, priority=root.priority,
+                    lost_min=draw(st.sampled_from([0, 30])),
                 )
                 for m in members
             ),

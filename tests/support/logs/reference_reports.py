@@ -21,6 +21,7 @@ from extender.core.log.events import (
     GangInvalid,
     GangUnschedulable,
     MemberTerminated,
+    MoveCompleted,
     PreemptionCancelled,
     PreemptionCompleted,
     PreemptionPlanned,
@@ -290,15 +291,25 @@ def lost_work(inputs: ReportInputs, query: ReportQuery) -> Iterator[Row]:
             units = grouped[hour, *spaces]
             _, pods = units.get((v.plan.position, v.unit.name), (v, 0))
             units[v.plan.position, v.unit.name] = v, pods + 1
-    for key, units in grouped.items():
+    moved = defaultdict(list)  # GPU-hours that each move loses
+    for event in inputs.events:
+        if not isinstance(event.data, MoveCompleted) or not _within(query, event):
+            continue
+        plan = next(e.data for e in inputs.events if e.position == event.cause_position)
+        if _about(query, plan.for_gang, event.gang):
+            hour = moment(event.at_us // 3_600_000_000 * 3_600_000_000)
+            spaces = (event.gang.partition("/")[0], plan.for_gang.partition("/")[0])
+            moved[hour, *spaces].append(plan.moves[event.data.number - 1].lost_min / 60)
+    for key in grouped.keys() | moved.keys():
+        units, lost = grouped.get(key, {}), moved.get(key, ())
         rows = [
             (v.plan.position, pods, v.unit.cost.get("lost_min", 0) / 60, _in_vain(inputs, v.plan))
             for v, pods in units.values()
         ]
         vain = [row for row in rows if row[3]]
         yield (
-            *key, len({row[0] for row in rows}), sum(row[1] for row in rows), sum(row[2] for row in rows),
-            len({row[0] for row in vain}), sum((row[2] for row in vain), 0.0),
+            *key, len({row[0] for row in rows}), sum(row[1] for row in rows) + len(lost), sum(row[2] for row in rows) + sum(lost),
+            len({row[0] for row in vain}), sum((row[2] for row in vain), 0.0), len(lost),
         )  # fmt: skip
 
 

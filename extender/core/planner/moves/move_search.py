@@ -907,9 +907,7 @@ def _make_room_in_rounds(problem: MoveProblem, effort: int, least: int) -> Moves
             break
         left_out |= {problem.request.movers[i].uid for i in homeless}
     if best is None:
-        text = "no moves were found within the search budget; they may exist"
-        search = SearchEffort(nodes=effort, exhausted=False)
-        return MovesPlan(outcome="unknown", least=least, reasons=(text,), search=search)
+        return msgspec.structs.replace(_better(problem, None, None, effort), least=least)
     return _with_plan(problem, *best)
 
 

@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from extender.control.actuators.move_controller import POLICY
 from tests.controlplane.controllers.workload_controllers import WorkloadControllers
 from tests.controlplane.kubelet import Kubelet
 from tests.e2e.scenarios.conftest import OURS, Story
 from tests.e2e.scenarios.service import ROOT
 from tests.e2e.trees.workloads import RACK, TREE, a_jobset, a_replicated_job, racks, until_running
+from tests.support.service.manifest_builders import a_group, a_node, a_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 
@@ -81,6 +83,19 @@ async def command(story: Story, *words: str) -> str:
     return printed
 
 
+async def running_jobset(story: Story, profile: str) -> set[str]:
+    """Create a JobSet with a profile; return the UIDs of its pods when all run."""
+    job = a_replicated_job("worker", PODS, 1)
+    job["template"]["spec"]["backoffLimit"] = 6  # an eviction is a failure of its pod
+    jobset = a_jobset("train", [job], min=str(MINIMUM))
+    jobset["metadata"]["labels"] = {TREE: profile}
+    await story.api.create(jobset)
+    await story.until_bound(PODS, "train-")
+    uids = await until_running(story, "train-", PODS, gone=frozenset())
+    await story.until_event("GangScheduled")
+    return uids
+
+
 async def test_a_jobset_leaves_a_rack_pod_by_pod(
     story: Story,
     tree_policies: None,
@@ -90,14 +105,7 @@ async def test_a_jobset_leaves_a_rack_pod_by_pod(
 ) -> None:
     """With `drain --apply` under the rights that we ship; never fewer than its minimum, each pod once, also with kill -9."""
     await story.create(*racks("r0"))
-    job = a_replicated_job("worker", PODS, 1)
-    job["template"]["spec"]["backoffLimit"] = 6  # an eviction is a failure of its pod
-    jobset = a_jobset("train", [job], min=str(MINIMUM))
-    jobset["metadata"]["labels"] = {TREE: movable}
-    await story.api.create(jobset)
-    await story.until_bound(PODS, "train-")
-    before = await until_running(story, "train-", PODS, gone=frozenset())
-    await story.until_event("GangScheduled")
+    before = await running_jobset(story, movable)
     await story.create(*racks("r1"))
     running = Running(story)
     async with running.watched():
@@ -118,6 +126,41 @@ async def test_a_jobset_leaves_a_rack_pod_by_pod(
     assert end["data"]["reason"] == "completed"
     assert "no moves are under way" in await command(story, "moves")
     (planned,) = await story.service.events("MovesPlanned")
+    await command(story, "decision", "replay", str(planned["position"]))
+    await story.check_events()
+    await story.check_capacity()
+
+
+@pytest.mark.full
+@pytest.mark.settings(
+    moves_after_s="2", moves_at_most="2", hold_capacity_after_s="0", preemption="false"
+)
+async def test_members_are_moved_by_policy_for_a_gang_that_waits(
+    story: Story,
+    tree_policies: None,
+    movable: str,
+    controllers: WorkloadControllers,
+    kubelet: Kubelet,
+) -> None:
+    """Its pod needs half of the node on which all members run; two of them have a place elsewhere."""
+    await story.create(a_node("n0", cpu="4"))
+    before = await running_jobset(story, movable)
+    running = Running(story)
+    async with running.watched():
+        await story.create(
+            *(a_node(f"n{i}", cpu="1") for i in (1, 2)),
+            a_group("big", gang=1),
+            a_pod("big-0", "big", requests={"cpu": 2}),
+        )
+        await story.until_event("MovesEnded")
+        await story.until_bound(1, "big-")
+    assert running.fewest == MINIMUM
+    assert (await story.bound("big-")) == {"big-0": "n0"}
+    (planned,) = await story.service.events("MovesPlanned")
+    data = planned["data"]
+    assert (data["by"], data["for_gang"], len(data["moves"])) == (POLICY, "default/big", 2)
+    after = await until_running(story, "train-", PODS, gone=frozenset())
+    assert len(after & before) == PODS - 2
     await command(story, "decision", "replay", str(planned["position"]))
     await story.check_events()
     await story.check_capacity()

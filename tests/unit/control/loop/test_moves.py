@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from extender.core.planner.moves.move_search import Move
+from immutables import Map
 
 from extender.cli.commands.moves_command import under_way_lines
+from extender.cluster.manifests.plan_request_body import answer_moves_to_apply
+from extender.control.actuators.move_controller import POLICY, MovesPolicy
+from extender.core.log.capacity_claim import CapacityClaim, claims_by_node
 from extender.core.log.events import GangExtended, MoveCompleted, MovesEnded, MovesPlanned, PodBound
 from extender.core.log.moves_state import after_event
+from extender.core.log.reservation_state import CapacityHold
 from extender.core.model.errors import BadInput, ClusterUnavailable, NotFound
-from extender.core.model.ids import NodeName
+from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.nodes import Taint
+from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.core.preempt.moves_lifecycle import lost_place
 from extender.queries.log.decision_replay import replay_decision
+from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.moves_query import MovesInput, moves_under_way, planned_moves
 from extender.queries.plan.plan_query import PlanInput
+from extender.queries.state.state_dto import Scope
+from extender.queries.state.state_report import build_state_report
+from tests.support.logs.fake_store import FakeEventQueries
 from tests.support.service.fakes import Stage, check_state, idle
+from tests.support.service.live_plans import live_plans
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
 from tests.unit.queries.explain.test_explain_service import explaining
@@ -28,6 +40,7 @@ MADE_AGAIN = {
     ]
 }
 MINIMUM = 2
+AFTER_S = 600
 SILENT_TAINT = Taint(key="node.kubernetes.io/unreachable", value="", effect="NoSchedule")
 
 
@@ -89,6 +102,28 @@ async def taken_over(stage, **settings):
     again.start(again.parts.mover.run())
     await again.settled()
     return again
+
+
+def policy(stage):
+    """Return the policy of a stage; the planner works in this process."""
+
+    async def ask(body):
+        return (await live_plans(stage).plan(body, answer=answer_moves_to_apply)).body
+
+    events = FakeEventQueries(stage.database)
+    parts = stage.parts.mover, stage.leader, events, ask, stage.clock, stage.settings
+    return MovesPolicy(*parts)
+
+
+async def waiting_for_a_rack(**settings):
+    """Lead with the gang of three, and one that waits for two nodes of one rack: one move away."""
+    stage = await running(moves_after_s=AFTER_S, hold_capacity_after_s=0, **settings)
+    for node, rack in (("n0", "r0"), ("n1", "r1"), ("n2", "r2"), ("n3", "r0"), ("n4", "r1")):
+        stage.cluster.change_node(node, labels={RACK: rack})
+    stage.cluster.add(*a_gang("train", pods=2, topo=RACK))
+    await stage.settled()
+    assert stage.root("train").phase == "unschedulable"
+    return stage
 
 
 async def evicted(stage, count):
@@ -531,4 +566,185 @@ async def test_the_end_of_the_gang_ends_the_moves():
     await stage.settled()  # how the members ended is known now
     (end,) = stage.event_data(MovesEnded)
     assert (end.reason, end.message) == ("changed", "gang default/g was removed")
+    await stage.killed()
+
+
+# --- what is held for members that have still to leave
+
+
+async def test_a_new_member_of_the_gang_does_not_get_a_node_that_is_held_for_a_later_move():
+    """It is no replacement: nothing has left."""
+    stage = await running()
+    stage.cluster.fault = lambda verb, _: (
+        ClusterUnavailable("no disruption allowed", refused=True) if verb == "evict" else None
+    )
+    await begun(stage, "n0", "n1")
+    stage.cluster.add(a_member("g-3"))
+    await stage.settled()
+    assert stage.where("g") == {}
+    stage.cluster.add(a_node("n5", gpu=1))
+    await stage.settled()
+    assert stage.where("g") == {"g-3": "n5"}
+    await stage.killed()
+
+
+async def test_what_is_held_for_later_moves_does_not_keep_the_first_pod():
+    """The second leaves the new node of the first, and the third comes there: one after the other all have their place."""
+    stage = await running()
+    stage.cluster.change_node("n2", allocatable={"cpu": 64_000, "pods": 110, GPU: 2})
+    await stage.settled()
+    at = {p.node: p for p in stage.cluster.seen.pods.values()}
+    steps = [("n0", "n2"), ("n2", "n0"), ("n1", "n2")]
+    moves = [
+        Move(pod=at[a].path, uid=at[a].uid, group="", source=a, target=b, priority=0)
+        for a, b in steps
+    ]
+    await stage.parts.mover.begin("test", moves, b"{}", "", proved=True)
+    await stage.settled()
+    assert stage.parts.mover.waits_for == ""
+    await evicted(stage, 1)
+    assert stage.cluster.did("evict") == [(moves[0].pod, "evicted")]
+    await stage.killed()
+
+
+async def test_the_state_has_what_is_held_for_moves():
+    """By node and pod; of the gangs of others the sum."""
+    stage = await running()
+    await begun(stage, "n0", "n1")
+    for readers in (EVERYTHING, Visibility.of(("default",)), Visibility.of(("team-b",))):
+        nodes = {
+            n.node: n for n in build_state_report(stage.leader.committed, Scope(), readers).nodes
+        }
+        assert {name: n.move_claims for name, n in nodes.items() if n.move_claims} == {
+            "n3": {GPU: 1, "pods": 1},
+            "n4": {GPU: 1, "pods": 1},
+        }
+        states = [pod.state for pod in nodes["n3"].pods] + [o.state for o in nodes["n3"].others]
+        assert states == ["moving"]
+    await stage.killed()
+
+
+# --- the policy
+
+
+@pytest.mark.parametrize(("node", "steps"), [("n3", ("n0", "n4")), ("n4", ("n1", "n3"))])
+async def test_no_pod_is_moved_to_what_is_held_for_the_gang_to_place(node, steps):
+    """It is free for the gang, but the new pod would not get it."""
+    stage = await waiting_for_a_rack()
+    uid, now_us = stage.root("train").uid, stage.clock.now_us()
+    claim = CapacityClaim(
+        kind="hold", plan="h", gang_uid=uid, pod="default/train-0", uid="t", group="train", node=NodeName(node),
+        requests={GPU: 1}, priority=0, at_us=0,
+    )  # fmt: skip
+    hold = CapacityHold(
+        hold="h", gang_uid=uid, gang="default/train", kind="PodGroup", priority=0, position=1, at_us=now_us, until_us=now_us + 1,
+        waiting_since_us=now_us, groups=(), pods=(claim,),
+    )  # fmt: skip
+    state = msgspec.structs.replace(
+        stage.leader.committed, claims_on=claims_by_node([claim]), capacity_holds=Map({uid: hold})
+    )
+    train = frozenset({GroupKey("default", "train", "PodGroup")})
+    question = MovesInput(plan=PlanInput(groups=train, state=state))
+    answer, _ = planned_moves(stage.cluster.view(), question)
+    assert answer.verdict == "moves", answer
+    (move,) = answer.moves
+    assert (move.source, move.target) == steps
+    await stage.killed()
+
+
+async def test_a_gang_that_waits_for_long_gets_moves():
+    """After `moves_after_s`, not before; the log has who asked and for which gang, and it is placed in the end."""
+    stage = await waiting_for_a_rack()
+    look = policy(stage).look
+    await look()
+    assert stage.event_data(MovesPlanned) == []
+    stage.clock.advance(AFTER_S)
+    await look()
+    (plan,) = stage.event_data(MovesPlanned)
+    assert (plan.by, plan.for_gang, plan.for_uid) == (
+        POLICY,
+        "default/train",
+        stage.root("train").uid,
+    )
+    (move,) = plan.moves
+    await stage.settled()
+    explained = await explaining(stage)("PodGroup/default/train")
+    assert "running pods are moved for it: 0 of 1 move made" in explained.reasons
+    await evicted(stage, 1)
+    name = move.pod.partition("/")[2]
+    stage.cluster.delete_pod(name)
+    stage.cluster.add(a_member(f"{name}x"))
+    await stage.settled()
+    stage.cluster.change_pod(f"{name}x", node=move.target, phase="Running")
+    await stage.settled()
+    assert [end.reason for end in stage.event_data(MovesEnded)] == ["completed"]
+    assert stage.root("train").phase == "admitted"
+    await look()
+    assert len(stage.event_data(MovesPlanned)) == 1
+    await stage.killed()
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"moves_lost_work_min": 0}, "they lose 10 GPU-minutes of work; moves_lost_work_min is 0"),
+        ({"moves_per_hour": 1}, "2 pods of namespace default would move within an hour"),
+        ({}, "gang default/g was moved within the last hour"),
+    ],
+)
+async def test_the_policy_keeps_to_its_limits(caplog, settings, why):
+    """What was planned before counts, also that of a leader before; an hour later it does not."""
+    stage = await waiting_for_a_rack(**settings)
+    for pod in list(stage.cluster.seen.pods.values()):
+        stage.cluster.change_pod(pod.name, checkpoint=rfc3339(stage.clock.now_us()))
+    stage.clock.advance(AFTER_S)
+    if "moves_lost_work_min" not in settings:
+        by = POLICY if settings else "ann"
+        answer, _ = asked(stage, "n2")
+        await stage.parts.mover.begin(answer.question, answer.moves, b"{}", by, proved=True)
+        await stage.parts.mover.stop("ann")
+        stage = await taken_over(stage, moves_after_s=AFTER_S, hold_capacity_after_s=0, **settings)
+    before = len(stage.event_data(MovesPlanned))
+    with caplog.at_level("INFO"):
+        await policy(stage).look()
+    assert len(stage.event_data(MovesPlanned)) == before
+    assert any(why in getattr(record, "reason", "") for record in caplog.records)
+    await stage.killed()
+
+
+async def test_a_pod_of_a_higher_priority_is_not_moved_by_the_policy():
+    """A user may have it moved."""
+    stage = await waiting_for_a_rack()
+    for pod in list(stage.cluster.seen.pods.values()):
+        if pod.node:
+            stage.cluster.change_pod(pod.name, priority=5)
+    stage.clock.advance(AFTER_S)
+    await policy(stage).look()
+    assert stage.event_data(MovesPlanned) == []
+    await stage.killed()
+
+
+@pytest.mark.parametrize("end", ["placed", "removed"])
+async def test_moves_for_a_gang_that_waits_no_longer_end(end):
+    """Before the pod leaves: it would be evicted for nothing."""
+    stage = await waiting_for_a_rack()
+    stage.cluster.fault = lambda verb, _: (
+        ClusterUnavailable("no disruption allowed", refused=True) if verb == "evict" else None
+    )
+    stage.clock.advance(AFTER_S)
+    await policy(stage).look()
+    if end == "placed":
+        stage.cluster.add(*(a_node(f"m{i}", {RACK: "r9"}, gpu=1) for i in range(2)))
+    else:
+        stage.cluster.delete_group("train")
+        for name in ("train-0", "train-1"):
+            stage.cluster.delete_pod(name)
+    await stage.settled()
+    await stage.settled()
+    (ending,) = stage.event_data(MovesEnded)
+    text = {
+        "placed": "gang default/train has its place",
+        "removed": "gang default/train was removed",
+    }
+    assert (ending.reason, ending.message, ending.made) == ("no-longer-needed", text[end], 0)
     await stage.killed()

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from extender.http.v1.explain_api import ExplainApi
 from extender.http.v1.history_api import ReportApi
 from extender.http.v1.openapi import EVENT_TYPES, document
-from extender.http.v1.plan_api import MovesApi, PlanApi
+from extender.http.v1.plan_api import PlanApi
 from extender.http.v1.state_api import PastNodesApi, StateApi
 from extender.http.v1.status_api import StatusApi
 from extender.http.web.server import OPERATIONS
@@ -33,8 +33,7 @@ async def test_every_route_is_in_the_document_and_the_other_way_round():
         }
     # built by the wiring alone: they need a process of their own, or the database
     others = (
-        PlanApi(None, None),
-        MovesApi(None, None, None),
+        PlanApi(None, None, None, None, None),
         ExplainApi(None, None),
         StateApi(None),
         PastNodesApi(None),

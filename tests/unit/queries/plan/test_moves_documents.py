@@ -53,7 +53,11 @@ async def test_the_output_in_the_document_is_what_is_printed(command, title, tmp
         (("drain", "=a"), 'no node has the label "";'),
         (("drain", "a11", "--max-age", "0h"), "--max-age 0h: write a number above 0"),
         (("drain", "a11", "--max-age", "old"), "--max-age old: write a number"),
-        (("drain", "a11", "--max-age", "3h"), "files have no time; ask a service"),
+        (("drain",), "give NODE or KEY=VALUE, or --announced"),
+        (
+            ("drain", "--announced"),
+            "announced: of 18 nodes none is cordoned or has one of the taints ToBeDeletedByClusterAutoscaler,",
+        ),
         (("drain", "a11", "--by", "soon"), "'soon' is not a time with offset, for example"),
         (("drain", "a11", "--by", "soon"), "nor a span from now such as 4h"),
         (

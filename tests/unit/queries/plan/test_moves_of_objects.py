@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections import Counter
 
 import pytest
 
+from extender.cluster.manifests.plan_request_body import answer_moves_request
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
 from extender.core.model.pods import CHECKPOINT_ANNOTATION, RUNS_FOR, PodShape
@@ -306,6 +308,41 @@ def test_what_ends_in_time_need_not_move():
     assert late.reasons == (text,)
     (line,) = late.ends
     assert (line.name, line.pods, line.ends) == ("PodGroup/default/g", 2, "2026-12-01T02:00:00.000000Z")  # fmt: skip
+
+
+def test_an_end_that_has_passed_is_none_in_a_cluster_of_the_request():
+    """The question over HTTP has no clock of the cluster; the time is that of the answer."""
+    pod = a_pod("a", node="n0", requests={GPU: 1})
+    pod["metadata"] |= {
+        "annotations": {RUNS_FOR: "2h"},
+        "creationTimestamp": "2020-01-01T00:00:00Z",
+    }
+    asked = {"cluster": [*NODES, pod], "drain": ["n0"], "by": "2100-01-01T00:00:00Z"}
+    answer = json.loads(answer_moves_request(json.dumps(asked).encode()))
+    assert ([line["pod"] for line in answer["stays"]], answer["ends"], answer["begin_after"]) == (
+        ["default/a"],
+        [],
+        "",
+    )
+
+
+def test_nodes_whose_drain_is_announced_are_drained():
+    """Named with what announces it; a taint of another kind announces nothing."""
+    nodes = [a_node(f"n{i}", gpu=1) for i in range(4)]
+    for node, key in zip(nodes, ("medik8s.io/drain", "team", ""), strict=False):
+        node["spec"] = (
+            {"taints": [{"key": key, "effect": "NoSchedule"}]} if key else {"unschedulable": True}
+        )
+    pods = [a_pod(f"p{i}", node=f"n{i}", requests={GPU: 1}, metadata=owned("p")) for i in range(3)]
+    view = FakeCluster(*nodes, *pods).view()
+    answer = answer_moves(view, MovesInput(plan=PlanInput(), announced=True))
+    assert answer.question == "drain n0 (medik8s.io/drain), n2 (node.kubernetes.io/unschedulable)"
+    assert [(move.source, move.target) for move in answer.moves] == [("n0", "n3")]
+    assert answer.unmoved == ("default/p2",)
+    named = answer_moves(view, MovesInput(plan=PlanInput(), announced=True, drain=("n1", "n2")))
+    assert {move.source for move in named.moves} <= {"n0", "n1", "n2"}
+    with pytest.raises(BadInput, match="announced: of 1 node none is cordoned"):
+        answer_moves(FakeCluster(nodes[3]).view(), MovesInput(plan=PlanInput(), announced=True))
 
 
 def test_an_end_that_is_not_known_is_not_waited_for():
