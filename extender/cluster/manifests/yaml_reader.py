@@ -186,9 +186,9 @@ def _items_in_blocks(
             file.seek(0)
             if _JSON_TAIL not in tail or file.read(len(_JSON_HEAD)) != _JSON_HEAD:
                 return number
-            left = b""
+            left, done = b"", len(_JSON_HEAD)
             while block := file.read(_JSON_BLOCK):
-                left += block
+                left, done = left + block, done + len(block)
                 end = left.rfind(_JSON_END + b",\n") + len(_JSON_END)
                 if end < len(_JSON_END):
                     continue
@@ -196,10 +196,10 @@ def _items_in_blocks(
                     number += 1
                     yield _item(shown, number, item)
                 left = left[end + 1 :]
-                progress(shown, file.tell(), size)
+                progress(shown, done, size)
             last = _raw_list.decode(b'{"items": [' + left)
     except (OSError, msgspec.MsgspecError, RecursionError):
-        return number  # reading the whole file tells what is wrong
+        return number  # reading the whole file shows what is wrong
     if last.kind != "List":
         return number
     for item in last.items:
