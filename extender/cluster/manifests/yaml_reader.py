@@ -98,8 +98,15 @@ class JsonItem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def document(self) -> Document:
-        """Return the item, decoded."""
-        return Document(where=self.where, value=msgspec.json.decode(self.text))
+        """Return the item, decoded.
+
+        Raises:
+            BadInput: A number is too large for a double, or a text is not UTF-8.
+        """
+        try:
+            return Document(where=self.where, value=msgspec.json.decode(self.text))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+            raise BadInput(f"{self.where}: {fault}") from fault
 
 
 class _RawList(msgspec.Struct):
