@@ -328,7 +328,7 @@ class _DirectReader:
             if obj is None:
                 self._pods = not self._pods
                 obj = self._pod(item.text) if self._pods else self._node(item.text)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeDecodeError):
             return None
         if obj is None or obj.api_version != "v1" or not obj.metadata.name:
             return None

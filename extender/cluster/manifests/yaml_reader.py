@@ -98,8 +98,15 @@ class JsonItem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def document(self) -> Document:
-        """Return the item, decoded."""
-        return Document(where=self.where, value=msgspec.json.decode(self.text))
+        """Return the item, decoded.
+
+        Raises:
+            BadInput: A number is too large for a double, or a text is not UTF-8.
+        """
+        try:
+            return Document(where=self.where, value=msgspec.json.decode(self.text))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+            raise BadInput(f"{self.where}: {fault}") from fault
 
 
 class _RawList(msgspec.Struct):
@@ -186,10 +193,9 @@ def _items_in_blocks(
             file.seek(0)
             if _JSON_TAIL not in tail or file.read(len(_JSON_HEAD)) != _JSON_HEAD:
                 return number
-            left, position = b"", len(_JSON_HEAD)
+            left, done = b"", len(_JSON_HEAD)
             while block := file.read(_JSON_BLOCK):
-                left += block
-                position += len(block)
+                left, done = left + block, done + len(block)
                 end = left.rfind(_JSON_END + b",\n") + len(_JSON_END)
                 if end < len(_JSON_END):
                     continue
@@ -197,10 +203,10 @@ def _items_in_blocks(
                     number += 1
                     yield _item(shown, number, item)
                 left = left[end + 1 :]
-                progress(shown, position, size)
+                progress(shown, done, size)
             last = _raw_list.decode(b'{"items": [' + left)
     except (OSError, msgspec.MsgspecError, RecursionError):
-        return number  # the fault is named where the whole file is read
+        return number  # reading the whole file shows what is wrong
     if last.kind != "List":
         return number
     for item in last.items:

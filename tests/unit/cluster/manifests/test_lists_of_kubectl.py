@@ -118,6 +118,18 @@ def test_broken_json_has_the_line_of_the_whole_file(write, monkeypatch, block):
         load([str(path)])
 
 
+@pytest.mark.parametrize(
+    ("value", "words"), [(b"1e999", "Number out of range"), (b'"\xff"', "can't decode byte 0xff")]
+)
+@pytest.mark.parametrize("field", ["cpu", "example.com/slot"])
+def test_a_value_that_cannot_be_decoded_is_named_by_its_item(write, value, words, field):
+    """It is in a field that is read."""
+    path = Path(write([a_node("n0"), a_node("n1", {}, **{field: 7})], "json"))
+    path.write_bytes(path.read_bytes().replace(b'"%b": 7' % field.encode(), b'"%b": %b' % (field.encode(), value)))  # fmt: skip
+    with pytest.raises(BadInput, match=rf"list.json, document 1, item 2: .*{words}"):
+        load([str(path)])
+
+
 def unusual_objects():
     """Nodes and pods with all that a direct reader might overlook."""
     node, pod = a_node("n", {RACK: "r"}, gpu=8), a_pod("p", node="n")
