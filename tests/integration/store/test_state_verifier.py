@@ -66,17 +66,17 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
         clock = composition.database_clock(opened)
         writer = composition.leader(settings, opened, clock)
         seen = await composition.cluster(settings, clock, writer.may_act)
-        service = composition.Service(settings, opened, seen, writer, clock)
-        looks, look = [], service.drift.look
+        looks, look = [], state_verifier.StateVerifier.look
         right = asyncio.Event()
 
-        async def counting():
+        async def counting(verifier):
             began_right = right.is_set()
-            result = await look()
+            result = await look(verifier)
             if began_right:
                 looks.append(result)
 
-        service.drift.look = counting
+        monkeypatch.setattr(state_verifier.StateVerifier, "look", counting)
+        service = composition.Service(settings, opened, seen, writer, clock)
         stopping = asyncio.Event()
         running = asyncio.create_task(service.run(stopping, lambda: None))
         try:
