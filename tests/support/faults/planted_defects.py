@@ -84,7 +84,7 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
         "control.log.leader_role", "LeaderRole.may_act", "and self.lease.holds()", "",
     ),
     "a lease counts for three times its length": (
-        "control.log.lease", "Lease._extend", "asked_ms + self._identity.ttl_ms -", "asked_ms + 3 * self._identity.ttl_ms -",
+        "control.log.leader_role", "Lease._extend", "asked_ms + self._identity.ttl_ms -", "asked_ms + 3 * self._identity.ttl_ms -",
     ),
     "the pending state is not reset after a failed append": (
         "control.log.append_pipeline", "AppendPipeline.fail", "self.pending = self.committed", "pass",
