@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from extender.core.planner.moves.move_search import Move
 from immutables import Map
 
 from extender.cli.commands.moves_command import under_way_lines
@@ -18,6 +17,7 @@ from extender.core.model.errors import BadInput, ClusterUnavailable, NotFound
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.nodes import Taint
 from extender.core.model.visibility import EVERYTHING, Visibility
+from extender.core.planner.moves.move_search import Move
 from extender.core.preempt.moves_lifecycle import lost_place
 from extender.queries.log.decision_replay import replay_decision
 from extender.queries.log.event_dto import rfc3339
