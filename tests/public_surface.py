@@ -35,8 +35,8 @@ from extender.cluster.connection.api_client import USER_AGENT
 from extender.cluster.manifests.served.journal import Record
 from extender.cluster.read.object_decoding import WRITTEN
 from extender.cluster.read.pod_conversion import MARKERS
-from extender.core.admit.plan_request import GATE
 from extender.core.log.anchors import PublishedData as LogEnd
+from extender.core.model.pods import GATE
 from extender.core.reconcile.finalizer_rules import FINALIZER
 from extender.core.workloads.workload_object import GROUP_LABELS
 from extender.http.responses.json_responses import KNOWN

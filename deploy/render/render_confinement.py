@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from deploy.render import confinement_expressions as cel
 from deploy.render.render_validating import Policy, Rule, Validation, policy_text
 from deploy.render.tree_policy_expressions import labels_of, text, texts
-from extender.core.admit.plan_request import GATE
+from extender.core.model.pods import GATE
 from extender.core.reconcile.finalizer_rules import FINALIZER
 from extender.core.workloads.workload_object import MANAGED_BY, PARENT_ANNOTATION, TREE_LABEL
 from extender.ports import written_names as names

@@ -25,7 +25,6 @@ from extender.cluster.api_server.kubernetes_cluster import KubernetesCluster
 from extender.control.actuators.finalizer_controller import SETTLE_S
 from extender.control.actuators.nominator import NODES_ALL_OFFERED
 from extender.control.log.append_pipeline import AppendPipeline
-from extender.core.admit.plan_request import GATE
 from extender.core.log.events import (
     AnyEventData,
     AssignmentRecord,
@@ -40,7 +39,7 @@ from extender.core.model.cluster_view import ClusterView, changed_pods, groups_a
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Group
-from extender.core.model.pods import Pod
+from extender.core.model.pods import GATE, Pod
 from extender.core.planner.plan_types import DecisionInput
 from extender.core.reconcile.finalizer_rules import decide_protection
 from extender.http.scheduler.wire import (

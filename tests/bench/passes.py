@@ -17,12 +17,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from extender.core.admit.plan_request import GATE
 from extender.core.model.cluster_view import with_group, with_node, with_pod
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Group, leaf_key
-from extender.core.model.pods import Pod, PodShape
+from extender.core.model.pods import GATE, Pod, PodShape
 from tests.support.service.fakes import Stage
 
 BATCH = 10  # changes before one pass

@@ -24,10 +24,9 @@ from extender.cluster.read.object_decoding import (
     workload_of,
 )
 from extender.cluster.read.pod_conversion import MARKERS, ended
-from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, BadQuantity, located
 from extender.core.model.ids import GroupKey
-from extender.core.model.pods import VolumeConstraints
+from extender.core.model.pods import GATE, VolumeConstraints
 from extender.core.model.quantities import exact, nanos
 from extender.core.trees.leaves_in_use import with_finished_pods
 from extender.core.workloads.kind_table import kind_of_pod

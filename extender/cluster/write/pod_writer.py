@@ -28,11 +28,10 @@ from extender.cluster.read.pod_conversion import (
     end_of_terminating,
     ended,
 )
-from extender.core.admit.plan_request import GATE
 from extender.core.log.events import GoneVia
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import NodeName
-from extender.core.model.pods import PodEnd
+from extender.core.model.pods import GATE, PodEnd
 from extender.ports.cluster_ports import Binding, PodRef
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import (

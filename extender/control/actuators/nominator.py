@@ -25,7 +25,6 @@ from extender.core.admit.gate_removal_order import (
     spread_rules,
 )
 from extender.core.admit.native_gang_scheduling import native_on
-from extender.core.admit.plan_request import GATE
 from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
 from extender.core.log.reservation_state import (
     ChangedMembers,
@@ -37,7 +36,7 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import PlanId, PodUid
-from extender.core.model.pods import Pod
+from extender.core.model.pods import GATE, Pod
 from extender.core.reconcile.reservation_checks import unassigned
 from extender.core.verbs.filter_and_prioritize import COMMITTED_LAST
 from extender.ports.cluster_ports import Cluster, PodRef

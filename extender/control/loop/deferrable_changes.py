@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from extender.core.admit.plan_request import GATE
 from extender.core.log.reservation_state import BoundMember, Reservation, ReservationState
 from extender.core.model.cluster_view import (
     ClusterView,
@@ -22,7 +21,7 @@ from extender.core.model.cluster_view import (
 )
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import DEPTH_MAX, Group, key_of_parent
-from extender.core.model.pods import Pod
+from extender.core.model.pods import GATE, Pod
 
 # Fields of a view in which no expected change is
 _UNCHANGED: Final = ("nodes", "blueprints", "budgets", "ends", "max_children")

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 
 from extender.control.log.leader import Leader
-from extender.core.admit.plan_request import GATE
 from extender.core.log.control_plane_features import (
     NOT_CONFIGURED,
     DryRunResult,
@@ -16,6 +15,7 @@ from extender.core.log.control_plane_features import (
 )
 from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
+from extender.core.model.pods import GATE
 from extender.ports.cluster_ports import Cluster, ControlPlane
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import PeriodicTask

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.control.trees.group_controller import GroupProblem
-from extender.core.admit.plan_request import GATE
 from extender.core.log.events import NoticeRecord
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
@@ -20,7 +19,7 @@ from extender.core.model.ids import PodUid
 from extender.core.model.message_formatting import counted
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import leaf_key
-from extender.core.model.pods import Pod
+from extender.core.model.pods import GATE, Pod
 from extender.core.trees.leaves_in_use import WorkloadName
 from extender.core.trees.tree_events import unused_label
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS

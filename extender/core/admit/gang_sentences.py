@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from extender.core.admit.plan_request import foreign_gates
 from extender.core.log.events import GroupRecord, WishRecord
 from extender.core.log.gang_phase import (
     HOLDS_CAPACITY,
@@ -22,7 +21,7 @@ from extender.core.log.reservation_state import GangState, LastDecision, Pending
 from extender.core.log.visible_state import reduced_decision
 from extender.core.model.ids import GroupKey
 from extender.core.model.message_formatting import counted, join_names, spaced
-from extender.core.model.pod_groups import Tree
+from extender.core.model.pod_groups import Tree, foreign_gates
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for
 from extender.core.planner.plan_types import WishOutcome, object_key
 

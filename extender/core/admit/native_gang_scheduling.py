@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from extender.core.admit.plan_request import GATE
 from extender.core.log.control_plane_features import COMPOSITES_OF_1_37, OLD
 from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.pod_groups import Forest, Group, Tree
-from extender.core.model.pods import Pod
+from extender.core.model.pods import GATE, Pod
 
 KUBE_SCHEDULER = "with its own group scheduling on, kube-scheduler"
 

@@ -33,7 +33,7 @@ from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted
 from extender.core.model.object_identity import IdentityMemo, changed_keys
 from extender.core.model.pod_groups import Forest, Group, Tree
-from extender.core.model.pods import Pod, PodShape
+from extender.core.model.pods import GATE, Pod, PodShape
 from extender.core.model.scheduling_constraints import LostMembers, SliceLevel
 from extender.core.planner.plan_types import (
     RANK_STEP,
@@ -215,7 +215,6 @@ _RANK_LABELS: Final = (
     (POD_INDEX,),  # of a StatefulSet
 )
 _INDEX_DIGITS: Final = 9
-GATE = "gang-extender.dev/admission"
 NO_CAPACITY: Final = ("impossible", "unknown")  # outcomes of a tree that is complete
 EMPTY_HINTS: Final[Mapping[PodUid, NodeName]] = {}
 
@@ -600,13 +599,6 @@ def refused_members(state: ReservationState, forest: Forest) -> Iterator[Pod]:
         if root is None or not is_refused(root) or tree.problems or tree.root.deleting:
             continue
         yield from (pod for pod in members_without_reservation(tree, root) if GATE in pod.gates)
-
-
-def foreign_gates(tree: Tree) -> tuple[str, ...]:
-    """Return the scheduling gates of others on waiting pods of a tree, sorted."""
-    return tuple(
-        sorted({g for pod in tree.pods if pod.node is None for g in pod.gates if g != GATE})
-    )
 
 
 def lacking_texts(pods: Iterable[Pod]) -> tuple[str, ...]:

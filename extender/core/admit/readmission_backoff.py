@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 import msgspec
 from immutables import Map
 
-from extender.core.admit.plan_request import GATE
 from extender.core.fairness.new_gang_limits import NewGangLimit
 from extender.core.fairness.search_turns import SearchTurn
 from extender.core.log.capacity_claim import NO_CLAIMS
@@ -25,7 +24,7 @@ from extender.core.model.cluster_view import NOTHING, ClusterView, Usage
 from extender.core.model.ids import GangUid, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Forest, Group, Tree
-from extender.core.model.pods import Pod
+from extender.core.model.pods import GATE, Pod
 
 
 class ReadmissionPause(msgspec.Struct, frozen=True, gc=False):

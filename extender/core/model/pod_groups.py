@@ -19,7 +19,7 @@ from immutables import Map
 from extender.core.model.dropped_fields import dropped_field_text
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, PodUid
 from extender.core.model.message_formatting import counted
-from extender.core.model.pods import Pod
+from extender.core.model.pods import GATE, Pod
 from extender.core.model.scheduling_constraints import NearGroup, SchedulingConstraints
 
 DEPTH_MAX = 4  # levels counting the leaf (B7)
@@ -968,3 +968,10 @@ def _broken_disruption(
             if child.disruption_mode != "all"
         ]
     return problems
+
+
+def foreign_gates(tree: Tree) -> tuple[str, ...]:
+    """Return the scheduling gates of others on waiting pods of a tree, sorted."""
+    return tuple(
+        sorted({g for pod in tree.pods if pod.node is None for g in pod.gates if g != GATE})
+    )

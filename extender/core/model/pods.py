@@ -26,6 +26,7 @@ EXEMPT_NAMESPACES: Final = (
 # Creation times, in microseconds since 1970, that objects of files get which have none: those of the year 2000. When
 # such a pod began is not known.
 FILLED_IN_US: Final = range(946_684_800_000_000, 978_307_200_000_000)
+GATE: Final = "gang-extender.dev/admission"  # our scheduling gate
 CHECKPOINT_ANNOTATION: Final = "gang-extender.dev/last-checkpoint"  # on pods: an RFC 3339 time
 RUNS_FOR: Final = "gang-extender.dev/runs-for"  # on pods: how long it runs
 MARKERS: Final = "gang-extender.dev/"  # start of the names of resources that are only markers

@@ -12,7 +12,6 @@ from typing import Literal
 
 import msgspec
 
-from extender.core.admit.plan_request import foreign_gates
 from extender.core.capacity.capacity_claims import (
     CLAIM_RULES,
     claims_against,
@@ -29,7 +28,7 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.pod_groups import Forest, Tree
+from extender.core.model.pod_groups import Forest, Tree, foreign_gates
 from extender.core.model.pods import Pod
 from extender.core.model.quantities import add_amounts
 from extender.core.planner.plan_types import COMPLETE, EVICTING, GIVEN, TERMINATES

@@ -10,7 +10,7 @@ import msgspec
 
 from extender.core.admit.gang_sentences import WishLine, anew_text, group_lines
 from extender.core.admit.interpod_rules import ExclusiveDomains
-from extender.core.admit.plan_request import GATE, is_candidate, lacking_texts
+from extender.core.admit.plan_request import is_candidate, lacking_texts
 from extender.core.admit.readmission_backoff import WaitReason
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
 from extender.core.holds.hold_planning import HELD, HoldRefusal, hold_progress
@@ -29,7 +29,7 @@ from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import amounts_text, counted, spaced
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest, Tree, build_forest, composite_key, leaf_key
-from extender.core.model.pods import Pod
+from extender.core.model.pods import GATE, Pod
 from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.core.planner.plan_types import SEARCH_BUDGET

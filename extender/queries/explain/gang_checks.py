@@ -21,7 +21,7 @@ from extender.core.admit.gang_sentences import (
     waiting_text,
 )
 from extender.core.admit.native_gang_scheduling import bind_blockers
-from extender.core.admit.plan_request import GATE, TreeParts, lacking_texts
+from extender.core.admit.plan_request import TreeParts, lacking_texts
 from extender.core.admit.readmission_backoff import ReadmissionPause, WaitReason
 from extender.core.holds.hold_planning import HoldRefusal
 from extender.core.log.gang_phase import CAPACITY_TAKEN, TAKEN, capacity_was_taken
@@ -38,6 +38,7 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, PodUid, Position
 from extender.core.model.message_formatting import counted, duration_text, join_names, spaced
 from extender.core.model.pod_groups import Orphan, Tree
+from extender.core.model.pods import GATE
 from extender.core.model.visibility import namespace_of
 from extender.core.planner.plan_types import (
     COMPLETE,

@@ -18,7 +18,6 @@ from extender.core.admit.node_rejections import NodeRejections
 from extender.core.admit.plan_request import (
     TreeParts,
     choices_when_refused,
-    foreign_gates,
     in_vain_text,
     is_candidate,
     lacking_texts,
@@ -33,7 +32,15 @@ from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, w
 from extender.core.model.errors import BadInput, merged_by_object
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted, did_you_mean, join_names
-from extender.core.model.pod_groups import Forest, Group, Orphan, Tree, composite_key, too_deep_text
+from extender.core.model.pod_groups import (
+    Forest,
+    Group,
+    Orphan,
+    Tree,
+    composite_key,
+    foreign_gates,
+    too_deep_text,
+)
 from extender.core.model.pods import ABSENT, RESOURCE_CLAIM, UNBOUND, Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
 from extender.core.planner.explain.relaxations import evicting

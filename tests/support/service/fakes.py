@@ -24,7 +24,6 @@ from extender.control.log.leader import Leader
 from extender.control.log.leader_role import LeaseIdentity, keep_clock
 from extender.control.loop.control_loop import ControlLoop
 from extender.control.verbs.extender_service import ExtenderService
-from extender.core.admit.plan_request import GATE
 from extender.core.log.anchors import Anchor
 from extender.core.log.events import AnyEventData, RecordedEvent
 from extender.core.model.cluster_view import (
@@ -42,7 +41,7 @@ from extender.core.model.cluster_view import (
 from extender.core.model.errors import NotReady, RequestRejected
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, build_forest
-from extender.core.model.pods import Pod, PodEnd, VolumeConstraints
+from extender.core.model.pods import GATE, Pod, PodEnd, VolumeConstraints
 from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.http.v1.gang_api import GangApi
 from extender.http.v1.status_api import StatusApi, StatusLog, StatusSources

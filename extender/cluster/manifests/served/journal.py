@@ -42,8 +42,8 @@ import msgspec
 
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import ident_of
-from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput, ClusterUnavailable
+from extender.core.model.pods import GATE
 from extender.ports.cluster_ports import Condition
 from extender.ports.written_names import DISRUPTION_TARGET, PLAN_ANNOTATION, PREEMPTED
 

@@ -30,13 +30,12 @@ from extender.cluster.manifests.workload_objects import owner_uid, stored_group
 from extender.cluster.read.object_decoding import group_of, workload_of
 from extender.cluster.read.object_store import ObjectStore
 from extender.cluster.write.group_writer import differing, manifest
-from extender.core.admit.plan_request import GATE
 from extender.core.log.events import GoneVia
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import same_objects
-from extender.core.model.pods import Pod, PodEnd
+from extender.core.model.pods import GATE, Pod, PodEnd
 from extender.core.reconcile.finalizer_rules import FinalizerChange
 from extender.core.workloads.kind_table import KINDS
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS

@@ -10,9 +10,9 @@ import pytest
 
 from extender.control.actuators import nominator
 from extender.control.actuators.nominator import Nominator, Step, next_step
-from extender.core.admit.plan_request import GATE
 from extender.core.log.reservation_state import claims_of_kind
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
+from extender.core.model.pods import GATE
 from extender.core.verbs.filter_and_prioritize import COMMITTED_LAST
 from tests.support.service.fakes import GATED, Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod

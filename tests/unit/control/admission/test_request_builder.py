@@ -9,11 +9,12 @@ import pytest
 from extender.control.admission import request_builder
 from extender.control.admission.request_builder import RequestBuilder
 from extender.core.admit.node_rejections import RejectionEvidence
-from extender.core.admit.plan_request import EMPTY_HINTS, GATE
+from extender.core.admit.plan_request import EMPTY_HINTS
 from extender.core.log.events import ReleasedPod, ReservationReleased
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.cluster_view import forest_after, forest_of
 from extender.core.model.ids import NodeName, PlanId
+from extender.core.model.pods import GATE
 from extender.settings import Settings
 from tests.support.service.fakes import FakeClock, FakeCluster
 from tests.support.service.manifest_builders import a_group, a_node, a_pod

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from extender.core.admit.plan_request import GATE
 from extender.core.log.events import (
     BindBarrierTimedOut,
     DriftDetected,
@@ -17,6 +16,7 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.pod_groups import composite_key
+from extender.core.model.pods import GATE
 from tests.support.service.fakes import Stage, check_state
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually

@@ -8,11 +8,11 @@ import pytest
 
 from extender.control.loop import control_loop
 from extender.control.loop.deferrable_changes import ChildGroups, are_expected
-from extender.core.admit.plan_request import GATE
 from extender.core.log.events import GangAdmitted, GangObserved, GangScheduled, PodBound
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName, PlanId
 from extender.core.model.pod_groups import composite_key
+from extender.core.model.pods import GATE
 from tests.support.service.fakes import FakeCluster, Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually

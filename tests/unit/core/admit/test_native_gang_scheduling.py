@@ -10,11 +10,11 @@ from extender.core.admit.native_gang_scheduling import (
     gates_to_remove,
     waits_for_all,
 )
-from extender.core.admit.plan_request import GATE
 from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import forest_of
 from extender.core.model.pod_groups import composite_key, leaf_key
+from extender.core.model.pods import GATE
 from tests.support.service.manifest_builders import a_group, a_pod, a_world
 
 NEW, OLD = "scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha2"

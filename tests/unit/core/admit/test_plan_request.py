@@ -10,9 +10,7 @@ from msgspec import UNSET
 
 from extender.core.admit.node_rejections import NodeRejections
 from extender.core.admit.plan_request import (
-    GATE,
     TreeParts,
-    foreign_gates,
     is_candidate,
     is_running,
     members_without_reservation,
@@ -37,7 +35,8 @@ from extender.core.model.cluster_view import (
 )
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node, Taint
-from extender.core.model.pods import HostPort, Pod, PodShape
+from extender.core.model.pod_groups import foreign_gates
+from extender.core.model.pods import GATE, HostPort, Pod, PodShape
 from extender.core.planner.plan_types import PlanNear, waiting_reasons
 from extender.core.workloads.workload_object import MANAGED_BY
 from extender.ports.written_names import MANAGED_BY_LABEL

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from extender.cluster import types as api
 from extender.cluster.read.object_decoding import convert
 from extender.cluster.read.object_store import ObjectStore
-from extender.core.admit.plan_request import GATE
 from extender.core.model.errors import BadInput
 from extender.core.model.pod_groups import leaf_key
+from extender.core.model.pods import GATE
 from extender.core.reconcile.finalizer_rules import (
     FINALIZER,
     decide_protection,

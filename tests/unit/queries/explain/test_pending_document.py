@@ -21,7 +21,6 @@ from extender.cluster.read.object_decoding import WRITTEN
 from extender.control.loop.reconciler import REASON
 from extender.control.verbs.extender_service import ExtenderService
 from extender.core.admit import gang_sentences
-from extender.core.admit.plan_request import GATE
 from extender.core.log.events import (
     AnyEventData,
     ControlPlaneFeaturesDetected,
@@ -36,7 +35,7 @@ from extender.core.log.reservation_state import EffectivePhase
 from extender.core.model import pod_groups
 from extender.core.model.errors import NotFound, RequestRejected
 from extender.core.model.ids import NIL_GANG
-from extender.core.model.pods import SUCCEEDED, PodEnd
+from extender.core.model.pods import GATE, SUCCEEDED, PodEnd
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.workload_object import TREE_LABEL
 from extender.http.web.health import Health
