@@ -46,9 +46,9 @@ from extender.core.verbs.preempt_verb import (
     answer_without_choice,
     build_preempt_input,
     choose_victims,
-    encode,
     planned_event,
 )
+from extender.core.verbs.preempt_verb_input import encode
 from extender.ports.cluster_ports import Cluster, PodRef
 from extender.ports.log_ports import Clock, DecisionInputs
 from extender.settings import Settings

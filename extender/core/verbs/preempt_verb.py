@@ -17,8 +17,7 @@ The choice depends on a `PreemptVerbInput` alone, which is stored with the preem
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -26,7 +25,6 @@ from extender.core.admit.verdict_events import group_records
 from extender.core.log.events import (
     AlternativeRecord,
     AssignmentRecord,
-    GroupRecord,
     PreemptionPlanned,
     VictimPod,
     VictimUnit,
@@ -37,150 +35,17 @@ from extender.core.model.cluster_view import ClusterView, eviction_priority, gro
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import Pod
-from extender.core.planner.codec.request_codec import InputSummary
-from extender.core.planner.codec.victim_codec import cut
-from extender.core.planner.plan_types import PLANNER_VERSION, DecisionInput
+from extender.core.planner.plan_types import PLANNER_VERSION
 from extender.core.planner.preempt.post_eviction_view import PRIORITY_OFFSET, VictimCost, unit_cost
 from extender.core.preempt.disruption_units import lost_work_min
 from extender.core.verbs.filter_and_prioritize import free_beside_held
-
-
-class OfferedPod(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A pod that would be evicted."""
-
-    pod: str  # namespace/name
-    uid: PodUid
-    node: NodeName
-    group: str  # name of its leaf, empty outside of groups
-    priority: int
-    created_us: int
-    lost_min: int = 0  # GPU-minutes of work that its eviction loses, at the minute of the call
-
-
-class OfferedUnit(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A disruption unit with a pod on an offered node: all of its pods would be evicted."""
-
-    kind: str  # CompositePodGroup | PodGroup | Pod
-    path: str  # namespace/name
-    uid: str
-    priority: int
-    tree: str  # `OfferedTree.root` of the tree that loses these members; empty: of no tree
-    pods: tuple[OfferedPod, ...]  # sorted by pod
-
-    @property
-    def name(self) -> str:
-        """Return `Kind/namespace/name`."""
-        return f"{self.kind}/{self.path}"
-
-
-class OfferedTree(msgspec.Struct, frozen=True, array_like=True):
-    """A tree of which members would be evicted."""
-
-    root: str  # Kind/namespace/name
-    groups: tuple[GroupRecord, ...]  # root first
-    running: dict[str, int]  # number of running members by the name of their leaf
-
-
-class NodeOffer(msgspec.Struct, frozen=True, array_like=True):
-    """A candidate of kube-scheduler, with the units of its victims."""
-
-    node: NodeName
-    violations: int  # of PodDisruptionBudgets, counted by kube-scheduler
-    units: tuple[str, ...]  # by name, sorted
-    left: dict[str, int] | None
-    """What would be left for the pod of each requested resource, beside what is held there against it.
-
-    None: nothing is held, kube-scheduler alone decides.
-    """
-
-
-class PreemptVerbInput(msgspec.Struct, frozen=True, kw_only=True):
-    """All data that the choice of a node depends on."""
-
-    pod: str  # namespace/name of the preemptor
-    uid: PodUid
-    priority: int
-    requests: dict[str, int]
-    offers: tuple[NodeOffer, ...] = ()  # sorted by node
-    units: tuple[OfferedUnit, ...] = ()  # sorted by name
-    trees: tuple[OfferedTree, ...] = ()  # sorted by root
-
-
-class _Offers(msgspec.Struct, frozen=True, array_like=True, tag="offers"):
-    rows: tuple[NodeOffer, ...]
-
-
-class _Units(msgspec.Struct, frozen=True, array_like=True, tag="offered-units"):
-    rows: tuple[OfferedUnit, ...]
-
-
-class _Trees(msgspec.Struct, frozen=True, array_like=True, tag="offered-trees"):
-    rows: tuple[OfferedTree, ...]
-
-
-_Part: TypeAlias = _Offers | _Units | _Trees
-
-_ENCODER = msgspec.json.Encoder(order="deterministic")
-_HEAD = msgspec.json.Decoder(PreemptVerbInput)
-_PART: msgspec.json.Decoder[_Part] = msgspec.json.Decoder(_Part)
-
-
-def encode(verb_input: PreemptVerbInput) -> DecisionInput:
-    """Return an input encoded as head and parts."""
-    head = _ENCODER.encode(msgspec.structs.replace(verb_input, offers=(), units=(), trees=()))
-    return DecisionInput.of(head, tuple(map(_ENCODER.encode, _parts(verb_input))))
-
-
-def _parts(verb_input: PreemptVerbInput) -> Iterator[_Part]:
-    yield from (_Offers(tuple(rows)) for rows in cut(verb_input.offers, lambda o: o.node))
-    yield from (_Units(tuple(rows)) for rows in cut(verb_input.units, lambda u: u.name))
-    yield from (_Trees(tuple(rows)) for rows in cut(verb_input.trees, lambda t: t.root))
-
-
-def decode(head: bytes, parts: Sequence[bytes]) -> PreemptVerbInput:
-    """Return the input from head and parts; the inverse of `encode`.
-
-    Raises:
-        msgspec.ValidationError: The head or a part has another shape.
-    """
-    offers: list[NodeOffer] = []
-    units: list[OfferedUnit] = []
-    trees: list[OfferedTree] = []
-    for part in map(_PART.decode, parts):
-        match part:
-            case _Offers():
-                offers += part.rows
-            case _Units():
-                units += part.rows
-            case _Trees():
-                trees += part.rows
-    return msgspec.structs.replace(
-        _HEAD.decode(head), offers=tuple(offers), units=tuple(units), trees=tuple(trees)
-    )
-
-
-def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, InputSummary]:
-    """Return the number of offered nodes, and of units of lower priority on them, in an encoded input.
-
-    Yields after each part, as `request_codec.summarize`, and returns the numbers at the end.
-
-    Raises:
-        msgspec.ValidationError: The head or a part has another shape.
-    """
-    verb_input = _HEAD.decode(head)
-    nodes = evictable = pods = 0
-    for part in map(_PART.decode, parts):
-        match part:
-            case _Offers():
-                nodes += len(part.rows)
-            case _Units():
-                lower = [unit for unit in part.rows if unit.priority < verb_input.priority]
-                evictable += len(lower)
-                pods += sum(len(unit.pods) for unit in lower)
-            case _Trees():
-                pass
-        yield
-    return InputSummary(nodes=nodes, waiting=1, evictable=evictable, evictable_pods=pods)
+from extender.core.verbs.preempt_verb_input import (
+    NodeOffer,
+    OfferedPod,
+    OfferedTree,
+    OfferedUnit,
+    PreemptVerbInput,
+)
 
 
 class NodeCandidate(msgspec.Struct, frozen=True, kw_only=True):

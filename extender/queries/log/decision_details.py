@@ -24,7 +24,7 @@ from extender.core.model.ids import Position
 from extender.core.planner.codec import request_codec
 from extender.core.planner.codec.request_codec import InputSummary
 from extender.core.planner.plan_types import DecisionInput
-from extender.core.verbs import preempt_verb
+from extender.core.verbs import preempt_verb_input
 from extender.ports.log_ports import DecisionInputs
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.preemption_dto import AlternativeLine
@@ -102,7 +102,7 @@ async def decision_of(event: RecordedEvent, inputs: DecisionInputs) -> Decision 
 async def _counted(data: DecisionEventData, stored: DecisionInput) -> DecisionInputLine:
     """Return the counts of an input; gives the event loop back between slices of work."""
     of_verb = isinstance(data, PreemptionPlanned) and data.kind == "Pod"
-    codec = preempt_verb if of_verb else request_codec
+    codec = preempt_verb_input if of_verb else request_codec
     steps = codec.summarize(stored.head, stored.parts)
     pace = Yielder()
     try:

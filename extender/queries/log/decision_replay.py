@@ -44,7 +44,7 @@ from extender.core.planner.preempt.victim_search import (
     preempt,
 )
 from extender.core.trees.tree_events import decode_request, replay_tree
-from extender.core.verbs import preempt_verb
+from extender.core.verbs import preempt_verb_input
 from extender.core.verbs.preempt_verb import VictimChoice, choose_victims
 from extender.core.workloads.tree_compiler import TABLE_VERSION
 from extender.queries.log.decision_details import ReplayableEventData
@@ -110,7 +110,7 @@ class DecisionReplayer:
             return _replayed_moves(position, data, stored)
         if isinstance(data, PreemptionPlanned) and data.kind == "Pod":
             choice = choose_victims(
-                preempt_verb.decode(stored.head, stored.parts), preemption=data.preemption
+                preempt_verb_input.decode(stored.head, stored.parts), preemption=data.preemption
             )
             differences = _compare_choice(data, choice)
             return _replayed(position, data, differences, _chosen(choice), _answer_of(choice.plan))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from extender.core.model.ids import PlanId
-from extender.core.verbs import preempt_verb
+from extender.core.verbs import preempt_verb_input
 from extender.core.verbs.preempt_verb import (
     NodeCandidate,
     answer_without_choice,
@@ -46,8 +46,8 @@ def asked(stage, offered, *, records=True, pod="vip"):
             cluster.pod(pod),
             candidates,
         )
-        stored = preempt_verb.encode(question)
-        assert preempt_verb.decode(stored.head, stored.parts) == question
+        stored = preempt_verb_input.encode(question)
+        assert preempt_verb_input.decode(stored.head, stored.parts) == question
         choice = choose_victims(question, preemption=PlanId("p") if records else None)
     names = {p.uid: p.name for p in view.pods.values()}
     plan = planned_event(view, choice.plan, stored.digest) if choice.plan is not None else None
