@@ -162,7 +162,7 @@ WITH_EXTRAS = {
     ("moves",): ("numpy", "plan"),
     ("certs", "folder"): ("cryptography", "server"),
     ("keys", "file"): ("cryptography", "server"),
-    ("simulate", "--cluster", "file", "--workloads", "file"): ("numpy", "server"),
+    ("simulate", "--cluster", "file", "--workloads", "file"): ("aiohttp", "server"),
     ("db", "migrate"): ("sqlalchemy", "server"),
     ("history", "default/train", "--data-dir", "folder"): ("sqlalchemy", "server"),
 }

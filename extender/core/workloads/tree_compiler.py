@@ -803,7 +803,7 @@ def _check_names(
             parts = (pair for root in roots for pair in _called(root))
             both = " and ".join(text for key, text in parts if key == (group.kind, group.name))
             shorter = ", a shorter one: of long names only the end is kept" * (
-                len(group.name) == NAME_MAX
+                len(group.name) == LEAF_NAME_MAX
             )
             text = f"{both} would both be {group.kind} {group.name}; give one of the two another name{shorter}"
             raise _invalid(workload, "NamesCollide", "spec", text)

@@ -214,9 +214,7 @@ async def test_a_silent_watch_is_opened_anew(
     cluster: KubernetesCluster, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection may die without a word; bookmarks would have come."""
-    monkeypatch.setattr(
-        informers.Informer.__init__, "__kwdefaults__", {"chance": None, "idle_s": 0.2}
-    )
+    monkeypatch.setattr(informers, "IDLE_S", 0.2)
     await synced(cluster, fake)
     await eventually(lambda: fake.count("GET", "/api/v1/nodes", watch="true") >= 2)
     assert lists(cluster) == 1

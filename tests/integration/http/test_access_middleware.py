@@ -25,6 +25,7 @@ from extender.ports.access_ports import AccessRight, Caller
 from extender.queries.plan.moves_query import MovesInput, PlannedMoves, planned_moves
 from extender.queries.plan.plan_query import PlanInput
 from extender.queries.plan.plan_service import PlanResult
+from extender.store.projections import PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries
 from tests.integration.http.test_scheduler_verbs import Served
 from tests.support.service.fake_access import FakeAccessReviews
@@ -58,7 +59,9 @@ async def test_every_route_has_a_right():
     """A route of the application that is not in the table is refused; here it is named."""
     async with Stage() as stage:
         parts = dict.fromkeys(Store.__struct_fields__)  # no request comes, so nothing is read
-        opened = Store(**parts | {"audit": PostgresEventQueries(None)})
+        opened = Store(
+            **parts | {"audit": PostgresEventQueries(None), "read_models": PostgresReadModels(None)}
+        )
         service = Service(
             stage.settings,
             opened,

@@ -75,6 +75,7 @@ NODE = {
     "preemption_claims",
     "replacement_holds",
     "capacity_holds",
+    "move_claims",
     "pods",
 }
 
