@@ -202,7 +202,7 @@ ORDER BY preemptions DESC, preemptor, victim, victim_kind""",
         namespaces="(namespace = ANY(:namespaces) OR victim_namespace = ANY(:namespaces))",
         gang=":gang IN (preemptor, victim)",
     ),
-    # In vain as by `core.log.preemption_state`: it was cancelled after evictions and no other tree got the capacity, or the
+    # In vain as by `core.log.reservation_state.PreemptorRun`: it was cancelled after evictions and no other tree got the capacity, or the
     # members that were bound for it ran for less than a minute.
     "lost-work": _Query(
         text="""
