@@ -289,10 +289,10 @@ def test_names_that_are_left_out_are_counted_once():
         view, MovesInput(plan=PlanInput(), drain=tuple(f"n{i}" for i in range(9)))
     )
     assert drained.question == "drain n0, n1, n2, n3, n4, n5 and 3 more"
-    with pytest.raises(BadInput, match="nodes have kubernetes.io/hostname, l0, .*l4 and 5 more$"):
+    with pytest.raises(BadInput, match=r"nodes have kubernetes.io/hostname, l0, .*l4 and 5 more$"):
         answer_moves(view, MovesInput(plan=PlanInput(), free="x=1"))
     trees = PlanInput(groups=frozenset(view.groups))
-    with pytest.raises(BadInput, match="9 trees; name one at a time: .*g5 and 3 more$"):
+    with pytest.raises(BadInput, match=r"9 trees; name one at a time: .*g5 and 3 more$"):
         answer_moves(view, MovesInput(plan=trees))
     for node in nodes:
         node["spec"] = {"unschedulable": True}
