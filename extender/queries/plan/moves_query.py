@@ -76,7 +76,7 @@ class MovesQuestion(
             free=self.free,
             drain=self.drain,
             announced=self.announced,
-            by_us=parse_time(self.by, "by") if self.by else 0,
+            by_us=max(parse_time(self.by, "by"), 1) if self.by else 0,  # 0 would be no time
             budget=self.budget,
             max_priority=None if isinstance(self.max_priority, UnsetType) else self.max_priority,
             max_age_s=self.max_age_s,

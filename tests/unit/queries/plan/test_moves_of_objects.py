@@ -22,7 +22,7 @@ from extender.core.planner.moves.move_search import (
 )
 from extender.core.planner.plan_types import PlanNode
 from extender.queries.log.event_dto import parse_time, rfc3339
-from extender.queries.plan.moves_query import MovesAnswer, MovesInput, answer_moves
+from extender.queries.plan.moves_query import MovesAnswer, MovesInput, MovesQuestion, answer_moves
 from extender.queries.plan.plan_query import PlanInput
 from tests.support.hypothesis_profile import PROFILE
 from tests.support.planning.moves_checker import Gang, Member, MoveModel
@@ -402,6 +402,14 @@ def test_a_time_that_has_passed_is_refused():
     asked = MovesInput(plan=PlanInput(), drain=("n0",), by_us=NOW_US, now_us=NOW_US)
     with pytest.raises(BadInput, match=r"by 2027-01-15T08:00:30.000000Z: is not after now"):
         answer_moves(FakeCluster(*NODES).view(), asked)
+
+
+@pytest.mark.parametrize("by", ["1970-01-01T00:00:00Z", "1969-12-31T00:00:00Z"])
+def test_the_begin_of_the_epoch_is_a_time(by):
+    """Not the same as none."""
+    question = MovesQuestion(drain=("n0",), by=by).about(PlanInput(), NOW_US)
+    with pytest.raises(BadInput, match="is not after now"):
+        answer_moves(FakeCluster(*NODES).view(), question)
 
 
 def test_a_time_is_for_a_drain():
