@@ -193,6 +193,7 @@ def cancelled(reason, evicted=1):
         ([*bound(0, 0), (0, completed(evicted=0)), (10, GangRemoved(reason="deleted"))], (0, 0)),
         ([*bound(0, 0), (0, completed()), *bound(9)[1:], (50, ENDED[0]), (55, ENDED[1])], (0, 1)),
         ([(0, completed()), (10, GangRemoved(reason="deleted"))], (0, 0)),  # planned under another leader
+        ([(0, PLANNED), (5, completed()), (9, ENDED[0]), (10, GangRemoved(reason="deleted"))], (0, 0)),  # it gave itself up
     ],
 )  # fmt: skip
 def test_evictions_in_vain_are_counted(events, counts):
@@ -226,9 +227,7 @@ def moves_in_vain(*events):
     ]
 
 
-PLANNED = MovesPlanned(
-    plan="p", question="q", by="", moves=(), for_gang="ns/t", for_uid=GangUid("t")
-)
+MOVES = MovesPlanned(plan="p", question="q", by="", moves=(), for_gang="ns/t", for_uid=GangUid("t"))
 MADE = MovesEnded(plan="p", reason="completed", made=2, left=0)
 REFUSED = GangUnschedulable(outcome="impossible", reasons=())
 ADMITTED = GangAdmitted(plan="a", kind="PodGroup", priority=0, groups=(), shapes=(), assignments=())
@@ -237,14 +236,14 @@ ADMITTED = GangAdmitted(plan="a", kind="PodGroup", priority=0, groups=(), shapes
 @pytest.mark.parametrize(
     ("events", "count"),
     [
-        ([(0, "", PLANNED), (9, "", MADE), (10, "t", ADMITTED)], 0),
-        ([(0, "", PLANNED), (5, "t", REFUSED), (9, "", MADE), (10, "t", ADMITTED)], 0),
-        ([(0, "", PLANNED), (9, "", MADE), (10, "t", REFUSED)], 1),
-        ([(0, "", PLANNED), (9, "", MADE), (10, "t", GangRemoved(reason="deleted"))], 1),
-        ([(0, "", PLANNED), (9, "", MADE), (10, "", PLANNED)], 1),
-        ([(0, "", PLANNED), (9, "", msgspec.structs.replace(MADE, reason="refused", made=1))], 1),
-        ([(0, "", PLANNED), (9, "", msgspec.structs.replace(MADE, reason="refused", made=0)), (10, "t", REFUSED)], 0),
-        ([(0, "", PLANNED), (5, "t", ADMITTED), (9, "", msgspec.structs.replace(MADE, reason="no-longer-needed", made=1))], 0),
+        ([(0, "", MOVES), (9, "", MADE), (10, "t", ADMITTED)], 0),
+        ([(0, "", MOVES), (5, "t", REFUSED), (9, "", MADE), (10, "t", ADMITTED)], 0),
+        ([(0, "", MOVES), (9, "", MADE), (10, "t", REFUSED)], 1),
+        ([(0, "", MOVES), (9, "", MADE), (10, "t", GangRemoved(reason="deleted"))], 1),
+        ([(0, "", MOVES), (9, "", MADE), (10, "", MOVES)], 1),
+        ([(0, "", MOVES), (9, "", msgspec.structs.replace(MADE, reason="refused", made=1))], 1),
+        ([(0, "", MOVES), (9, "", msgspec.structs.replace(MADE, reason="refused", made=0)), (10, "t", REFUSED)], 0),
+        ([(0, "", MOVES), (5, "t", ADMITTED), (9, "", msgspec.structs.replace(MADE, reason="no-longer-needed", made=1))], 0),
     ],
 )  # fmt: skip
 def test_moves_for_a_gang_that_gets_no_place_are_counted(events, count):

@@ -16,8 +16,8 @@ from extender.core.model.message_formatting import did_you_mean
 PREFIX: Final = "gang-extender.dev/"
 # of users and of the service, by the field of metadata
 _NAMES: Final = {
-    "labels": "pod-group group total tree leaf kind exempt",
-    "annotations": "parent gang topology slices exclusive near lost-members min workload tree-from plan written"
+    "labels": "pod-group group total tree leaf kind exempt move",
+    "annotations": "parent gang topology slices exclusive near lost-members min workload tree-from plan written last-checkpoint"
     " arrives-after arrives-every runs-for",  # these three are for `simulate`
 }
 _FIELD_OF: Final = {PREFIX + name: field for field in _NAMES for name in _NAMES[field].split()}

@@ -350,7 +350,9 @@ class MovesPolicy:
             gang
             for gang in self._waiting.of(state)
             if gang.root.phase == "unschedulable"
-            and now_us - gang.since_us >= longest_us
+            # complete since, but not before its workload was resumed
+            and gang.root.refused_since_us
+            and now_us - max(gang.since_us, gang.root.refused_since_us) >= longest_us
             and gang.root.uid not in self._asked
             and gang.root.uid not in state.preemptions
         ]

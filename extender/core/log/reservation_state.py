@@ -135,11 +135,12 @@ class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class PreemptorRun(msgspec.Struct):
     """How long the members ran that were bound for a preemptor: event by event of its gang, from its plan on.
 
-    These are the members that were bound until the preemption was completed. Each ran from its binding to its end, or to the
-    end of its gang. The report *lost-work* computes the same in SQL.
+    These are the members that were bound until the preemption was completed; a gang that gives itself up has none. Each ran
+    from its binding to its end, or to the end of its gang. The report *lost-work* computes the same in SQL.
     """
 
     completed: bool = False
+    bound: bool = False  # there is such a member
     longest_us: int = 0  # that one of the members that have ended ran
     bound_us: dict[PodUid, int] = {}  # when the members were bound that still run
 
@@ -148,6 +149,7 @@ class PreemptorRun(msgspec.Struct):
         ended: list[PodUid] = []
         match event.data:
             case PodBound() as data if not self.completed:
+                self.bound = True
                 self.bound_us[data.uid] = event.at_us
             case PreemptionCompleted():
                 self.completed = True
@@ -163,12 +165,14 @@ class PreemptorRun(msgspec.Struct):
     @property
     def was_brief(self) -> bool:
         """Return whether the preemption is completed, and each member has ended after less than a minute."""
-        return self.completed and not self.bound_us and self.longest_us < RAN_BRIEFLY_US
+        over = self.completed and self.bound and not self.bound_us
+        return over and self.longest_us < RAN_BRIEFLY_US
 
     def lasts(self, now_us: int) -> bool:
-        """Return whether a member runs, or ran, for a minute."""
+        """Return whether a member runs, or ran, for a minute, or there is none."""
         running_us = max((now_us - at_us for at_us in self.bound_us.values()), default=0)
-        return self.completed and max(self.longest_us, running_us) >= RAN_BRIEFLY_US
+        longest_us = max(self.longest_us, running_us)
+        return self.completed and (not self.bound or longest_us >= RAN_BRIEFLY_US)
 
 
 def planned_preemption(

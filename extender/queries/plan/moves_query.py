@@ -76,7 +76,7 @@ class MovesQuestion(
             free=self.free,
             drain=self.drain,
             announced=self.announced,
-            by_us=parse_time(self.by, "by") if self.by else 0,
+            by_us=max(parse_time(self.by, "by"), 1) if self.by else 0,  # 0 would be no time
             budget=self.budget,
             max_priority=None if isinstance(self.max_priority, UnsetType) else self.max_priority,
             max_age_s=self.max_age_s,
@@ -273,7 +273,7 @@ def _for_tree(
     view: ClusterView, forest: Forest, trees: Sequence[Tree], question: MovesInput
 ) -> tuple[MovesAnswer, MovesRequest]:
     if len(trees) > 1:
-        names = join_names(sorted(str(tree.root.key) for tree in trees)[:SOME])
+        names = join_names(sorted(str(tree.root.key) for tree in trees))
         raise BadInput(f"for: {len(trees)} trees; name one at a time: {names}")
     tree, state = trees[0], question.plan.state
     name = str(tree.root.key)
@@ -337,15 +337,14 @@ def _for_nodes(
     )
     planned = find_moves(asked)
     names = [*sets]
-    more = f" and {len(names) - SOME} more" if len(names) > SOME else ""
-    title = f"free {question.free}" if count else f"drain {join_names(names[:SOME])}{more}"
+    title = f"free {question.free}" if count else f"drain {join_names(names)}"
     answer = _answer(title, planned, nodes, pods, view, question.now_us)
     emptied = tuple(names[at] for at in planned.emptied)
     if count:
         reasons = answer.reasons
         if closed and planned.outcome in ("impossible", "unknown"):
             text = f"{counted(len(closed), 'further domain')} with a cordoned node, or one that is not ready"
-            reasons += (f"{text}: {join_names(closed[:SOME])}",)
+            reasons += (f"{text}: {join_names(closed)}",)
         return msgspec.structs.replace(answer, emptied=emptied, reasons=reasons), asked
     stays = tuple(pod for pod in staying if pod.node in away and not pod.on_every_node)
     complete = not stays and not planned.unmoved
@@ -447,7 +446,7 @@ def _domains(
     if not domains:
         labels = sorted({label for node in nodes for label in node.labels})
         raise BadInput(
-            f'free "{free}": no node has the label {key}; nodes have {join_names(labels[:SOME]) or "no labels"}'
+            f'free "{free}": no node has the label {key}; nodes have {join_names(labels) or "no labels"}'
         )
     sets = {name: tuple(some) for name, some in domains.items() if name not in closed}
     return sets, tuple(sorted(closed)), int(number)

@@ -202,7 +202,7 @@ ORDER BY preemptions DESC, preemptor, victim, victim_kind""",
         namespaces="(namespace = ANY(:namespaces) OR victim_namespace = ANY(:namespaces))",
         gang=":gang IN (preemptor, victim)",
     ),
-    # In vain as by `core.log.preemption_state`: it was cancelled after evictions and no other tree got the capacity, or the
+    # In vain as by `core.log.reservation_state.PreemptorRun`: it was cancelled after evictions and no other tree got the capacity, or the
     # members that were bound for it ran for less than a minute.
     "lost-work": _Query(
         text="""
@@ -213,10 +213,11 @@ FROM (
     SELECT p.position, p.at, p.preemptor, u.victim, split_part(u.victim, '/', 1) AS namespace, p.namespace AS preemptor_namespace, u.pods, u.lost, CASE p.outcome
                WHEN 'pending' THEN false
                WHEN 'cancelled' THEN p.reason NOT IN ('taken-over', 'no-longer-needed')
-               ELSE p.kind <> 'Pod' AND NOT EXISTS (
-                   SELECT FROM gx.placement b
+               ELSE p.kind <> 'Pod' AND (
+                   SELECT coalesce(bool_and(coalesce(b.to_at_us - b.from_at_us < 60000000, false)), false)
+                   FROM gx.placement b
                    WHERE b.gang = p.preemptor AND b.gang_uid = p.preemptor_uid AND b.kind = 'bound' AND b.from_position > p.position
-                     AND b.from_position < q.ended_position AND (b.to_at_us IS NULL OR b.to_at_us - b.from_at_us >= 60000000)
+                     AND b.from_position < q.ended_position
                )
            END AS in_vain, false AS moved
     FROM gx.v_preemption p

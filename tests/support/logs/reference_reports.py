@@ -329,10 +329,15 @@ def _in_vain(inputs: ReportInputs, planned: RecordedEvent) -> bool:
     data = end.data if end is not None else None
     if isinstance(data, PreemptionCancelled):
         return data.reason not in {"taken-over", "no-longer-needed"}
-    return isinstance(data, PreemptionCompleted) and planned.data.kind != "Pod" and not any(
-        s.gang_uid == planned.gang_uid and planned.position < s.from_position < end.position and (s.to_us is None or s.to_us - s.from_us >= 60_000_000)
+    if not isinstance(data, PreemptionCompleted) or planned.data.kind == "Pod":
+        return False
+    spans = [
+        s
         for s in inputs.bound
-    )  # fmt: skip
+        if s.gang_uid == planned.gang_uid and planned.position < s.from_position < end.position
+    ]
+    briefly = (s.to_us is not None and s.to_us - s.from_us < 60_000_000 for s in spans)
+    return bool(spans) and all(briefly)
 
 
 def _measured(

@@ -9,6 +9,8 @@ import yaml
 
 from extender.cluster.manifests.manifest_loader import load
 from extender.core.model.errors import BadInput, BadInputs
+from extender.core.model.pods import CHECKPOINT_ANNOTATION
+from extender.core.preempt.movable_pods import MOVE_LABEL
 from extender.queries.plan.plan_query import PlanInput, answer_plan_query
 from tests.support.service.manifest_builders import (
     OURS,
@@ -95,6 +97,13 @@ def test_what_is_planned_must_be_of_a_known_kind_and_label(write, thing, text):
         load([], [path])
     labels = [text for text in load([path]).warnings if "has no meaning" in text]
     assert len(labels) == ("metadata." in text)
+
+
+def test_the_marks_of_pods_about_moves_have_a_meaning(write):
+    """Also on the pods that are planned, where an unknown one is an error."""
+    marks = {MOVE_LABEL: "never"}, {CHECKPOINT_ANNOTATION: "2026-01-01T00:00:00Z"}
+    pod = a_pod("w", metadata=dict(zip(("labels", "annotations"), marks, strict=True)))
+    assert load([], [write("x.yaml", pod)]).warnings == ()
 
 
 OF_WORKLOADS = [

@@ -18,6 +18,8 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import claims_of_kind
 from extender.core.model.ids import NodeName
 from extender.queries.log.decision_replay import replay_decision
+from extender.queries.log.preemption_report import PreemptionQuery, preemptions
+from tests.support.logs.fake_store import FakeEventQueries
 from tests.support.service.fakes import Stage, check_state, idle
 from tests.support.service.manifest_builders import BLOCK, GPU, RACK, a_fleet, a_group, a_pod
 from tests.support.waiting import eventually
@@ -262,6 +264,8 @@ async def test_give_up_evicts_all_and_the_gang_is_placed_anew_as_one(crashes):
         stage.cluster.delete_pod(f"g-{n}")
         await step()
     assert len(stage.event_data(PreemptionCompleted)) == 1
+    (line,) = (await preemptions(FakeEventQueries(stage.database), PreemptionQuery())).lines
+    assert (line.outcome, line.in_vain) == ("completed", "")  # nothing was to be bound for it
     assert stage.where("g") == {}
     stage.cluster.add(*(a_pod(f"g-{n}-new", "g", requests={GPU: 1}) for n in (1, 2, 3)))
     await step()

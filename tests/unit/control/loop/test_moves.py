@@ -684,6 +684,26 @@ async def test_a_gang_that_waits_for_long_gets_moves():
     await stage.killed()
 
 
+async def test_a_gang_waits_for_capacity_from_when_it_is_complete():
+    """Its last member came long after it: until then it was no capacity that it waited for."""
+    stage = await waiting_for_a_rack()
+    stage.cluster.delete_pod("train-1")
+    await stage.settled()
+    assert stage.root("train").phase == "waiting"
+    stage.clock.advance(AFTER_S)
+    _, *pods = a_gang("train", pods=2, topo=RACK)
+    stage.cluster.add(pods[1])
+    await stage.settled()
+    assert stage.root("train").phase == "unschedulable"
+    look = policy(stage).look
+    await look()
+    assert stage.event_data(MovesPlanned) == []
+    stage.clock.advance(AFTER_S)
+    await look()
+    assert len(stage.event_data(MovesPlanned)) == 1
+    await stage.killed()
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [

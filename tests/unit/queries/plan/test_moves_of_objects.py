@@ -22,7 +22,7 @@ from extender.core.planner.moves.move_search import (
 )
 from extender.core.planner.plan_types import PlanNode
 from extender.queries.log.event_dto import parse_time, rfc3339
-from extender.queries.plan.moves_query import MovesAnswer, MovesInput, answer_moves
+from extender.queries.plan.moves_query import MovesAnswer, MovesInput, MovesQuestion, answer_moves
 from extender.queries.plan.plan_query import PlanInput
 from tests.support.hypothesis_profile import PROFILE
 from tests.support.planning.moves_checker import Gang, Member, MoveModel
@@ -279,6 +279,28 @@ def test_the_trees_of_a_question_are_named_in_their_order():
     assert str(refused.value) == f"for: 6 trees; name one at a time: {first}"
 
 
+def test_names_that_are_left_out_are_counted_once():
+    """Of more than a message has: nodes to drain, cordoned domains, labels of nodes, and trees."""
+    labels = {f"l{i}": "x" for i in range(9)}
+    nodes = [a_node(f"n{i}", {RACK: f"r{i}", **labels}, gpu=1) for i in range(9)]
+    groups = [a_group(f"g{i}", gang=1) for i in range(9)]
+    view = FakeCluster(*nodes, *groups).view()
+    drained = answer_moves(
+        view, MovesInput(plan=PlanInput(), drain=tuple(f"n{i}" for i in range(9)))
+    )
+    assert drained.question == "drain n0, n1, n2, n3, n4, n5 and 3 more"
+    with pytest.raises(BadInput, match=r"nodes have kubernetes.io/hostname, l0, .*l4 and 5 more$"):
+        answer_moves(view, MovesInput(plan=PlanInput(), free="x=1"))
+    trees = PlanInput(groups=frozenset(view.groups))
+    with pytest.raises(BadInput, match=r"9 trees; name one at a time: .*g5 and 3 more$"):
+        answer_moves(view, MovesInput(plan=trees))
+    for node in nodes:
+        node["spec"] = {"unschedulable": True}
+    closed = FakeCluster(*nodes).view()
+    (reason,) = answer_moves(closed, MovesInput(plan=PlanInput(), free=f"{RACK}=1")).reasons[-1:]
+    assert reason.endswith("r5 and 3 more")
+
+
 def test_what_ends_in_time_need_not_move():
     """A gang of exactly its minimum: it breaks, but not by the time at which all its pods have ended."""
     start = {"metadata": owned("g") | {"creationTimestamp": "2026-12-01T00:00:00Z"}}
@@ -380,6 +402,14 @@ def test_a_time_that_has_passed_is_refused():
     asked = MovesInput(plan=PlanInput(), drain=("n0",), by_us=NOW_US, now_us=NOW_US)
     with pytest.raises(BadInput, match=r"by 2027-01-15T08:00:30.000000Z: is not after now"):
         answer_moves(FakeCluster(*NODES).view(), asked)
+
+
+@pytest.mark.parametrize("by", ["1970-01-01T00:00:00Z", "1969-12-31T00:00:00Z"])
+def test_the_begin_of_the_epoch_is_a_time(by):
+    """Not the same as none."""
+    question = MovesQuestion(drain=("n0",), by=by).about(PlanInput(), NOW_US)
+    with pytest.raises(BadInput, match="is not after now"):
+        answer_moves(FakeCluster(*NODES).view(), question)
 
 
 def test_a_time_is_for_a_drain():
