@@ -158,13 +158,17 @@ def documents(name: str, progress: Progress = no_progress) -> Iterator[Document 
         return
     body = body_of(name)
     items = _list_items(body, shown, progress)
+    whole: tuple[Document, ...] = ()
     if items is None:
-        yield from read_bytes(body, shown)
-        return
+        whole = read_bytes(body, shown)
+        first = whole[0].value if done else None  # in YAML more can come after a list in JSON
+        if isinstance(first, dict) and isinstance(listed := first.get("items"), list):
+            items, whole = iter(listed), whole[1:]
     del body  # of a large cluster 245 MB, which the items do not need
-    for number, item in enumerate(items, start=1):
+    for number, item in enumerate(items or (), start=1):
         if number > done:
             yield _item(shown, number, item)
+    yield from whole
 
 
 def _item(name: str, number: int, item: msgspec.Raw | Value) -> Document | JsonItem:
@@ -207,7 +211,7 @@ def _items_in_blocks(
             last = _raw_list.decode(b'{"items": [' + left)
     except (OSError, msgspec.MsgspecError, RecursionError):
         return number  # reading the whole file shows what is wrong
-    if last.kind != "List":
+    if last.kind != "List" or (number and not last.items):  # a comma after the last item
         return number
     for item in last.items:
         number += 1

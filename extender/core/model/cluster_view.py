@@ -169,7 +169,8 @@ def with_node(view: ClusterView, node: Node) -> ClusterView:
 
 def with_nodes(view: ClusterView, nodes: Iterable[Node]) -> ClusterView:
     """Add or replace nodes."""
-    changed = {node.name: node for node in nodes if view.nodes.get(node.name) != node}
+    last = {node.name: node for node in nodes}
+    changed = {name: node for name, node in last.items() if view.nodes.get(name) != node}
     if not changed:
         return view
     return _with_nodes(view, view.nodes.update(changed), *changed)

@@ -132,7 +132,7 @@ class _Parting:
         self.guards = BudgetIndex(view.budgets.values())
         self.rules = {
             rule: pod
-            for pod in view.keeping_off.values()
+            for pod in sorted(view.keeping_off.values(), key=lambda pod: pod.path)
             for rule in pod.shape.rules
             if rule.kind == "apart"
         }

@@ -446,10 +446,10 @@ def _refused_workload(refused: RefusedWorkload) -> GangVerdict:
 
 
 def plan_warnings(view: ClusterView, question: PlanInput, *, live: bool = False) -> tuple[str, ...]:
-    """Return warnings about the trees of a plan query; `live`: it is about the cluster of the service."""
+    """Return warnings about the trees of a plan query, in queue order; `live`: it is about the cluster of the service."""
     forest = forest_of(view)
     warnings: list[str] = []
-    for tree in forest.trees.values():
+    for tree in sorted(forest.trees.values(), key=lambda tree: _order(tree.root, question)):
         if is_requested_tree(tree, question):
             warnings += template_mismatches(view, tree).values()
             warnings += (text for texts in collect_warnings(view, tree).values() for text in texts)

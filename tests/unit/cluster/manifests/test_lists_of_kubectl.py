@@ -118,6 +118,33 @@ def test_broken_json_has_the_line_of_the_whole_file(write, monkeypatch, block):
         load([str(path)])
 
 
+@pytest.mark.parametrize("block", [700, 1 << 20])
+def test_a_comma_after_the_last_item_is_no_json(write, monkeypatch, block):
+    """Where a block ends behind it, too."""
+    monkeypatch.setattr(yaml_reader, "_JSON_BLOCK", block)
+    path = Path(write(a_cluster(nodes=6, pods=0), "json"))
+    path.write_text(path.read_text().replace("}\n    ],", "},\n    ],"))
+    with pytest.raises(BadInput, match=r"list.json: line \d+, column 5: not valid JSON"):
+        load([str(path)])
+
+
+@pytest.mark.parametrize("block", [700, 1 << 20])
+@pytest.mark.parametrize("second", ["a list", "a comma"])
+def test_items_read_in_blocks_are_not_read_again_as_yaml(write, monkeypatch, block, second):
+    """A file of YAML may have documents after a list in JSON, and a comma after the last item."""
+    monkeypatch.setattr(yaml_reader, "_JSON_BLOCK", block)
+    text = Path(write(a_cluster(nodes=6, pods=0), "json")).read_text()
+    more = Path(write([a_node("n9")], "json")).read_text()
+    path = Path(write([]))
+    if second == "a list":
+        path.write_text(f"{text}\n---\n{more}")
+    else:
+        path.write_text(text.replace("}\n    ],", "},\n    ],"))
+    manifest = load([str(path)])
+    assert not [text for text in manifest.warnings if "found twice" in text]
+    assert len(manifest.world.view.nodes) == (7 if second == "a list" else 6)
+
+
 @pytest.mark.parametrize(
     ("value", "words"), [(b"1e999", "Number out of range"), (b'"\xff"', "can't decode byte 0xff")]
 )

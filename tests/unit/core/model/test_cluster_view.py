@@ -16,6 +16,7 @@ from extender.core.model.cluster_view import (
     with_group,
     with_new_pods,
     with_node,
+    with_nodes,
     with_pdb,
     with_pod,
     without_group,
@@ -136,6 +137,14 @@ def test_pods_that_are_added_together_give_the_view_of_one_after_the_other(some,
     for index in ("members", "nominated", "on_node", "pinned", "keeping_off", "usage"):
         same = getattr(together, index) is getattr(view, index)
         assert same or getattr(together, index) != getattr(view, index), index
+
+
+def test_of_a_node_that_is_added_twice_at_once_the_last_one_counts() -> None:
+    """Also where it equals what the view has."""
+    first, other = Node(name=NODES[0]), Node(name=NODES[0], unschedulable=True)
+    view = with_node(ClusterView(), first)
+    assert with_nodes(view, (other, first)) is view
+    assert with_nodes(view, (first, other)).nodes[NODES[0]] == other
 
 
 @given(st.lists(pods, max_size=8))

@@ -54,9 +54,9 @@ def running(name="p", group="", node="n0", metadata=None, **spec):
     return a_pod(name, group, node=node, requests={GPU: 1}, metadata=metadata or owned(), **spec)
 
 
-def apart(**metadata):
+def apart(name="other", **metadata):
     rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [NEAR]}}
-    return running("other", node="n1", metadata=owned(**metadata), affinity=rule)
+    return running(name, node="n1", metadata=owned(**metadata), affinity=rule)
 
 
 def parted(*objects, **limits):
@@ -84,6 +84,13 @@ def parted(*objects, **limits):
 def test_a_pod_stays(objects, reason):
     (stays,) = [s for s in parted(*objects, max_priority=5).staying if s.pod == "default/p"]
     assert stays.reason == reason
+
+
+def test_of_pods_with_one_rule_the_last_by_name_is_the_reason():
+    """Whatever their order in memory, which is another one in each process."""
+    others = [apart(f"other-{number}") for number in range(8)]
+    (stays,) = [s for s in parted(running(metadata=owned(**MANY)), *others).staying if s.pod == "default/p"]  # fmt: skip
+    assert " of default/other-7 selects it" in stays.reason
 
 
 def test_what_may_be_moved_keeps_its_required_domain():

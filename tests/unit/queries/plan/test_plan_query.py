@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extender.core.model.ids import NodeName
-from extender.queries.plan.plan_query import PlanInput, answer_plan_query
+from extender.queries.plan.plan_query import PlanInput, answer_plan_query, plan_warnings
 from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import (
     GPU,
@@ -49,6 +49,16 @@ def test_minima_of_one_priority_come_before_extra_members(priority):
     assert [gang.verdict for gang in answer.gangs] == ["placed", "placed"]
     assert placed == {"default/a": 2, "default/b": 2}
     assert unplaced == {"default/a": 2, "default/b": 1}
+
+
+def test_warnings_are_in_the_order_of_the_answers():
+    """Whatever the order of the trees in memory, which is another one in each process."""
+    names = [f"g{number}" for number in range(8)]
+    groups = [a_group(name, whole=True) for name in names]
+    pods = [pod for name in names for pod in _pods(name, 1)]
+    world, question = a_world(a_node("n0", gpu=8), *groups, *pods), PlanInput(all_pending=True)
+    warned = [text.split()[0] for text in plan_warnings(world.view, question) if "(E11)" in text]
+    assert warned == [f"PodGroup/default/{name}" for name in names]
 
 
 def test_extra_members_are_near_the_minimum():
