@@ -7,6 +7,7 @@ import math
 import os
 import re
 import socket
+import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -371,8 +372,9 @@ def _parsed(setting: Setting, text: str, field: str) -> object:
 
 def _check_limits(setting: Setting, value: float, name: str) -> None:
     """Raise BadInput for a number beyond the limits of a setting."""
-    above, least, most = map(setting.limits.get, ("above", "least", "most"))
-    if above is not None and not (math.isfinite(value) and value > above):
+    above, least = map(setting.limits.get, ("above", "least"))
+    most = setting.limits.get("most", sys.maxsize if setting.kind is int else None)
+    if above is not None and not above < value < math.inf:
         raise BadInput(f"{name}: {value} must be a number above {above}")
     if least is not None and value < least:
         raise BadInput(f"{name}: {value} must be {least} or above")

@@ -169,3 +169,13 @@ def test_a_variable_that_is_no_setting_is_warned_about_and_does_not_fail():
         "gang-extender: environment variable GANG_EXTENDER_LISTENS is not a setting; "
         "did you mean GANG_EXTENDER_LISTEN?",
     ]
+
+
+@pytest.mark.parametrize(
+    "setting", [s for s in all_settings() if s.kind is int], ids=lambda setting: setting.name
+)
+def test_a_number_with_hundreds_of_digits_is_refused(setting):
+    done = run_command("config", f"{setting.flag}={'9' * 400}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"gang-extender: {setting.flag}: 999")
+    assert " must be at most " in done.stderr

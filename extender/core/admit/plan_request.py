@@ -96,7 +96,7 @@ def choices_when_refused(
         if g.constraints.lost_members != "Wait"
     }
     root = state.gangs.get(tree.root.uid)
-    if not asking or (root is None and state is not EMPTY):
+    if not asking or (root is None and state != EMPTY):
         return frozenset()
     if root is not None and (root.phase != "scheduled" or root.last_loss is None):
         return frozenset()

@@ -372,3 +372,20 @@ def test_several_trees_get_a_verdict_each_and_a_total(run):
         "PodGroup default/c: impossible", "PodGroup default/a: placed", "PodGroup default/b: placed",
     ]  # fmt: skip
     assert out.splitlines()[-1] == "3 trees in queue order: 2 placed, 1 impossible"
+
+
+# --- lost members
+
+
+@pytest.mark.parametrize("options", [(), ("--without", "r1-2")])
+def test_lost_members_are_planned_as_their_group_asks(ask, options):
+    """The rack of a running gang has no node left for its two lost members; the next one has."""
+    constraints = {"topology": [{"key": RACK}], "lostMembers": "Widen"}
+    bound = [a_pod(f"old-{n}", "g", node=f"r0-{n}", requests={GPU: 1}) for n in range(2)]
+    nodes = [a_node(f"r0-{n}", {RACK: "r0"}, gpu=1) for n in range(2)]
+    nodes += [a_node(f"r1-{n}", {RACK: "r1"}, gpu=1) for n in range(3)]
+    lost = [a_pod(f"new-{n}", "g", requests={GPU: 1}) for n in range(2)]
+    group = a_group("g", gang=4, schedulingConstraints=constraints)
+    code, answer = ask([*nodes, group, *bound], lost, *options)
+    assert (code, answer["verdict"]) == (0, "placed")
+    assert {line["node"] for line in answer["gangs"][0]["assignments"]} == {"r1-0", "r1-1"}
