@@ -283,7 +283,9 @@ def test_sums_are_those_of_the_pods(events):
     vacant = [v for root in state.gangs.values() for v in root.replacement_holds.values()]
     kept = [(v.uid, v.node, "replacement") for v in vacant]  # of members that were lost
     held = [(p.uid, p.node, p.state) for hold in found.capacity_holds for p in hold.places]
-    assert sorted(members + promised + kept + held) == sorted(
+    claims = state.moves.claims() if state.moves is not None else ()
+    moving = [(c.uid, c.node, "moving") for c in claims if c.gang_uid in state.gangs]
+    assert sorted(members + promised + kept + held + moving) == sorted(
         (p.uid, n.node, p.state) for n in found.nodes for p in n.pods
     )
     assert found.totals.reserved == sum(len(r.reservations) for r in state.gangs.values())
