@@ -94,7 +94,7 @@ def build_state_report(
         *((root.gang, _of_claims(root.replacement_holds.values())) for root in roots),
         *((hold.gang, _of_claims(hold.pods)) for hold in holds),
     ]
-    for claim in whole.moves.claims() if whole.moves is not None else ():
+    for claim in claims_of((), (), (), whole.moves):
         mover = state.gangs.get(claim.gang_uid)
         is_asked = (
             claim.node in nodes_asked if nodes_asked is not None else claim.gang_uid in selected
@@ -392,11 +392,9 @@ def _hidden_members(
             yield member.node, "bound", gang.priority, member.requests
     preemptions = [p for p in state.preemptions.values() if hidden(p.gang)]
     holds = [hold for hold in state.capacity_holds.values() if hidden(hold.gang)]
-    for claim in claims_of(gangs, preemptions, holds):
+    of_moves = (claim for claim in claims_of((), (), (), state.moves) if hidden(claim.pod))
+    for claim in chain(claims_of(gangs, preemptions, holds), of_moves):
         yield claim.node, CLAIM_STATES[claim.kind], claim.priority, claim.requests
-    for claim in state.moves.claims() if state.moves is not None else ():
-        if hidden(claim.pod):
-            yield claim.node, CLAIM_STATES[claim.kind], claim.priority, claim.requests
 
 
 def _node_at(
