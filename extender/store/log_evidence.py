@@ -16,9 +16,7 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
-from extender.core.log.interval_row_projection import (
-    IntervalRow,
-)
+from extender.core.log.interval_row_projection import IntervalRow
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import Epoch, Position
 from extender.ports.log_ports import Snapshot
@@ -29,7 +27,7 @@ from extender.ports.verification_ports import (
     StoredSnapshot,
 )
 from extender.runtime.log_keys import NO_KEYS, LogKeys
-from extender.store.decision_inputs import PRUNED_BEFORE_US, unpack
+from extender.store.decision_inputs import INPUTS, PARTS, PRUNED_BEFORE_US, unpack
 from extender.store.engine import KeptConnection, connect
 from extender.store.log.log_reader import SETTINGS
 from extender.store.schema_definitions import read_definitions, read_privileged_roles
@@ -41,8 +39,6 @@ SNAPSHOT_KEYS: Final = "SELECT position, codec FROM gx.snapshot ORDER BY positio
 SNAPSHOT: Final = (
     "SELECT chain, sha256, body, mac FROM gx.snapshot WHERE position = $1 AND codec = $2"
 )
-INPUTS: Final = "SELECT digest, parts FROM gx.decision_input WHERE digest = ANY($1)"
-PARTS: Final = "SELECT id, digest, body FROM gx.decision_input_chunk WHERE id = ANY($1)"
 PARTS_AT_ONCE: Final = 256
 PIECE_BYTES: Final = 1 << 20  # of a body that is decompressed: a forged one may be of any size
 PROJECTED: Final = "SELECT position FROM gx.projection WHERE id = 1"

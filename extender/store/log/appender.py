@@ -31,6 +31,7 @@ APPEND_ONE = (
 )
 APPEND = "SELECT gx.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
 OVERDUE = "appending: no answer in time"
+SPENT = "the outcome of an earlier append is unknown; take the lease again"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,9 +136,7 @@ class Appender:
         if self._closed:
             raise StoreUnavailable("the log is closed")
         if call.grant.lease in self._spent_leases:
-            raise StoreUnavailable(
-                "the outcome of an earlier append is unknown; take the lease again"
-            )
+            raise StoreUnavailable(SPENT)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write(), name="append-to-log")
         self._calls.append(call)
@@ -190,33 +189,21 @@ class Appender:
 
     async def _settle(self, batch: list[_Call]) -> None:
         fault = await self._send(batch)
-        if fault is None or len(batch) == 1:
-            self._conclude(batch, fault)
-        elif isinstance(fault, StoreUnavailable):
-            self._fail(batch, fault)
-        else:
-            # Nothing was written. Each call is sent alone, so that it gets its own result.
-            for number, call in enumerate(batch):
+        # Nothing was written by a batch that was refused. Each call is sent alone, so that it gets its own result.
+        alone = len(batch) > 1 and fault is not None and not isinstance(fault, StoreUnavailable)
+        for number, call in enumerate(batch):
+            if alone:
                 fault = await self._send([call])
-                if isinstance(fault, StoreUnavailable):
-                    self._fail(batch[number:], fault)
-                    return
-                self._conclude([call], fault)
-
-    def _conclude(self, batch: list[_Call], fault: ExtenderError | None) -> None:
-        if isinstance(fault, StoreUnavailable):
-            self._fail(batch, fault)
-            return
-        for call in batch:
+            if isinstance(fault, StoreUnavailable):
+                self._fail(batch[number:], fault)
+                return
             call.settle(fault)
 
     async def _send(self, batch: list[_Call]) -> ExtenderError | None:
         """Write a batch in one statement; return the fault, or None."""
         grant = batch[0].grant
         if grant.lease in self._spent_leases:
-            return StoreUnavailable(
-                "the outcome of an earlier append is unknown; take the lease again"
-            )
+            return StoreUnavailable(SPENT)
         if grant.lease != self._lease:
             self._lease = grant.lease
             self._tail_chain = grant.head.chain

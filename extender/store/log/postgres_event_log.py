@@ -168,16 +168,7 @@ class PostgresEventLog:
         """See `EventLog.lease`."""
         async with self._connection.use("reading the lease") as connection:
             row = await connection.fetchrow(LEASE)
-        if row is None:
-            return None
-        return LeaseRecord(
-            epoch=Epoch(row["epoch"]),
-            holder=row["holder"],
-            address=row["address"],
-            renewed_us=row["renewed_us"],
-            ttl_ms=row["ttl_ms"],
-            expired=row["expired"],
-        )
+        return None if row is None else LeaseRecord(**row)
 
     async def time_us(self) -> int:
         """See `EventLog.time_us`."""
