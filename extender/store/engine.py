@@ -184,10 +184,11 @@ class KeptConnection:
 
     def __init__(
         self,
-        open_connection: Callable[[], Awaitable[asyncpg.Connection]],
+        url: str,
         prepare: Callable[[asyncpg.Connection], Awaitable[object]] | None = None,
+        **options: Any,  # noqa: ANN401 -- those of `connect`
     ) -> None:
-        self._open = open_connection
+        self._open = functools.partial(connect, url, **options)
         self._prepare = prepare
         self._connection: asyncpg.Connection | None = None
         self._lock = asyncio.Lock()
@@ -239,10 +240,9 @@ class ConnectionPool:
         command_timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> None:
         plain_url(url)  # raises for a bad URL now, not at the first query
-        open_connection = functools.partial(
-            connect, url, name=name, settings=settings, command_timeout_s=command_timeout_s
-        )
-        self._connections = [KeptConnection(open_connection) for _ in range(size)]
+        options: dict[str, Any] = {"name": name, "settings": settings}
+        options["command_timeout_s"] = command_timeout_s
+        self._connections = [KeptConnection(url, **options) for _ in range(size)]
         self._free: asyncio.LifoQueue[KeptConnection] = asyncio.LifoQueue()
         for connection in self._connections:
             self._free.put_nowait(connection)

@@ -7,7 +7,6 @@ a long log as in a short one; only `row_counts` and the calls about additional n
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from extender.ports.verification_ports import (
 )
 from extender.runtime.log_keys import NO_KEYS, LogKeys
 from extender.store.decision_inputs import INPUTS, PARTS, PRUNED_BEFORE_US, unpack
-from extender.store.engine import KeptConnection, connect
+from extender.store.engine import KeptConnection
 from extender.store.log.log_reader import SETTINGS
 from extender.store.schema_definitions import read_definitions, read_privileged_roles
 from extender.store.snapshot_table import authenticated
@@ -69,9 +68,7 @@ class PostgresLogEvidence:
     def __init__(self, url: str, keys: LogKeys = NO_KEYS) -> None:
         self._keys = keys
         self._connection = KeptConnection(
-            functools.partial(
-                connect, url, name="verify", settings=SETTINGS, command_timeout_s=60.0
-            )
+            url, name="verify", settings=SETTINGS, command_timeout_s=60.0
         )
         self.close = self._connection.close
         self._parts: dict[int, bytes | str] = {}  # the digest of the body, or what is wrong with it

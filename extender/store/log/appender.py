@@ -9,7 +9,6 @@ acquired again. Otherwise a later call could succeed although an earlier one of 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import ExtenderError, InvariantBroken, StoreUnavailable
 from extender.core.model.ids import Position
 from extender.ports.log_ports import LeaseGrant
-from extender.store.engine import ENSURE_DURABLE, KeptConnection, connect
+from extender.store.engine import ENSURE_DURABLE, KeptConnection
 from extender.store.log.event_codec import EMPTY_CHAIN, Row, encode_event, link
 
 logger = logging.getLogger(__name__)
@@ -76,16 +75,13 @@ class Appender:
     def __init__(self, url: str, limits: Limits) -> None:
         self._limits = limits
         self.connection = KeptConnection(
-            functools.partial(
-                connect,
-                url,
-                name="append",
-                # Otherwise the server plans every call again, because it prefers custom plans for short arrays.
-                settings={"plan_cache_mode": "force_generic_plan"},
-                connect_timeout_s=limits.connect_timeout_s,
-                command_timeout_s=limits.command_timeout_s,
-            ),
+            url,
             lambda connection: connection.execute(ENSURE_DURABLE),
+            name="append",
+            # Otherwise the server plans every call again, because it prefers custom plans for short arrays.
+            settings={"plan_cache_mode": "force_generic_plan"},
+            connect_timeout_s=limits.connect_timeout_s,
+            command_timeout_s=limits.command_timeout_s,
         )
         self._gate = asyncio.Lock()  # fair: keeps the order of calls when the queue is full
         self._calls: deque[_Call] = deque()
