@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.log.events import DriftDetected, HistoryTruncated, RecordedEvent
 from extender.core.model.errors import BadInput, SchemaOutdated, StoreUnavailable
@@ -47,14 +46,10 @@ from extender.store.decision_inputs import SETTINGS as STORING_INPUTS
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.embedded.os_account import has_database
-from extender.store.engine import create_engine, place_of
+from extender.store.engine import ConnectionPool, place_of
 from extender.store.log.postgres_event_log import PostgresEventLog, PostgresLeaseRenewal
-from extender.store.projections import (
-    PROJECTING,
-    PROJECTION_TIMEOUT_S,
-    PostgresReadModels,
-)
-from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.projections import PROJECTING, PROJECTION_TIMEOUT_S, PostgresReadModels
+from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
 
@@ -90,7 +85,7 @@ class Store(msgspec.Struct):
     as_of: HistoricalState
     history_log: PostgresEventLog  # for queries of the past; the leader appends with `log`
     reports: PostgresReportQueries
-    engines: tuple[AsyncEngine, ...]
+    pools: tuple[ConnectionPool, ...]
 
 
 @contextlib.asynccontextmanager
@@ -140,11 +135,11 @@ async def recorded_decisions(
         StoreUnavailable: No answer, or the schema is too old to be read.
     """
     async with database(settings, creates=False) as url:
-        reading = create_reading_engine(url)
+        reading = reading_pool(url)
         try:
             yield PostgresEventQueries(reading), PostgresDecisionInputs(reading)
         finally:
-            await reading.dispose()
+            await reading.close()
 
 
 @contextlib.asynccontextmanager
@@ -171,17 +166,13 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             if settings.database_url
             else schema_migration.as_role(owner, schema_migration.WRITER)
         )
-        writing, reading = create_engine(url, name="store"), create_reading_engine(url)
+        writing, reading = ConnectionPool(url, name="store"), reading_pool(url)
         keys = read_keys(settings.anchor_key_file, "--anchor-key-file")
-        projecting = create_engine(
-            url,
-            name="project",
-            settings=PROJECTING,
-            pool_size=2,
-            command_timeout_s=PROJECTION_TIMEOUT_S,
-            ping=False,
+        limit_s = PROJECTION_TIMEOUT_S
+        projecting = ConnectionPool(
+            url, name="project", settings=PROJECTING, size=2, command_timeout_s=limit_s
         )
-        inputs = create_engine(url, name="inputs", settings=STORING_INPUTS, pool_size=1, ping=False)
+        inputs = ConnectionPool(url, name="inputs", settings=STORING_INPUTS, size=1)
         audit, history_log = PostgresEventQueries(reading), PostgresEventLog(url)
         opened = Store(
             url=url,
@@ -195,15 +186,15 @@ async def store(settings: Settings, *, migrates: bool) -> AsyncIterator[Store]:
             as_of=HistoricalState(history_log, PostgresSnapshots(reading, keys), audit),
             history_log=history_log,
             reports=PostgresReportQueries(reading),
-            engines=(writing, reading, projecting, inputs),
+            pools=(writing, reading, projecting, inputs),
         )
         try:
             yield opened
         finally:
             await opened.log.close()
             await opened.history_log.close()
-            for engine in opened.engines:
-                await engine.dispose()
+            for pool in opened.pools:
+                await pool.close()
 
 
 class Runnable(Cluster, Protocol):
@@ -212,17 +203,14 @@ class Runnable(Cluster, Protocol):
     @property
     def control_plane(self) -> ControlPlane | None:
         """Return the port that reads features of kube-apiserver and kube-scheduler; None for manifests."""
-        ...
 
     @property
     def workloads(self) -> Workloads:
         """Return the port to workload objects."""
-        ...
 
     @property
     def admission_checks(self) -> AdmissionChecks | None:
         """Return the port to the AdmissionChecks of Kueue; None for manifests."""
-        ...
 
     def access_reviews(self, *, api_server_tokens: bool) -> AccessReviews | None:
         """Return the port to the rights of readers; None for manifests.
@@ -230,23 +218,18 @@ class Runnable(Cluster, Protocol):
         Args:
             api_server_tokens: Whether tokens for the API server itself are accepted too.
         """
-        ...
 
     async def start(self) -> None:
         """Start to observe the cluster; does not wait for the first sync."""
-        ...
 
     async def stop(self) -> None:
         """Stop to observe the cluster."""
-        ...
 
     def priority_classes(self) -> tuple[bytes, ...]:
         """Return the PriorityClasses as JSON objects."""
-        ...
 
     def claims_named(self, names: Collection[str]) -> Mapping[tuple[str, str], VolumeConstraints]:
         """Return how the volume claims with some names, by namespace and name, restrict the nodes of their pods."""
-        ...
 
 
 def check_cluster(settings: Settings) -> None:
@@ -773,10 +756,7 @@ def _count(events: Sequence[RecordedEvent]) -> None:
                 },
             )
         elif isinstance(event.data, HistoryTruncated):
-            log.error(
-                "history lost",
-                extra={"position": event.position, **log_fields(event.data)},
-            )
+            log.error("history lost", extra={"position": event.position, **log_fields(event.data)})
         METRICS.appended(event)
 
 

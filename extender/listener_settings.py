@@ -121,19 +121,17 @@ def check_listeners(settings: ListenerSettings, names: Mapping[str, str]) -> Non
     all_listeners = listeners(settings)
     for listener in all_listeners:
         if not (listener.tls or is_loopback(listener.host) or settings.insecure_plain_http):
-            msg = (
+            raise BadInput(
                 f"{names[listener.setting]}: {listener.address} can be reached from other machines, and without TLS "
                 f"every caller may use it; {HELP}"
             )
-            raise BadInput(msg)
     if len({listener.address for listener in all_listeners if listener.port}) < len(
         [listener for listener in all_listeners if listener.port]
     ):
-        msg = (
+        raise BadInput(
             f"{names['api_listen']}: {all_listeners[0].address} is also {names['listen']}; the API and the verbs need two "
             "addresses, for example ports 8888 and 8443"
         )
-        raise BadInput(msg)
 
 
 def _check_files(settings: ListenerSettings, names: Mapping[str, str]) -> None:
@@ -141,17 +139,17 @@ def _check_files(settings: ListenerSettings, names: Mapping[str, str]) -> None:
         given = [name for name in group if getattr(settings, name)]
         if given and len(given) < len(group):
             missing = " and ".join(names[name] for name in group if name not in given)
-            msg = f"{names[given[0]]}: {getattr(settings, given[0])!r} needs {missing} too; set all of them, or none"
-            raise BadInput(msg)
+            raise BadInput(
+                f"{names[given[0]]}: {getattr(settings, given[0])!r} needs {missing} too; set all of them, or none"
+            )
     if settings.has_tls:
         return
     for name in (FORWARDING_FILES[0], "tls_server_name"):
         if getattr(settings, name):
-            msg = (
+            raise BadInput(
                 f"{names[name]}: {getattr(settings, name)!r} is for a service with TLS; "
                 f"set {names[SERVER_FILES[0]]} too"
             )
-            raise BadInput(msg)
 
 
 def is_loopback(host: str) -> bool:
@@ -206,8 +204,7 @@ def host_port(text: str, field: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
-        msg = f"{field}: {text!r} is not HOST:PORT, for example 127.0.0.1:8888"
-        raise BadInput(msg)
+        raise BadInput(f"{field}: {text!r} is not HOST:PORT, for example 127.0.0.1:8888")
     return host.strip("[]"), int(port)
 
 

@@ -30,7 +30,7 @@ from extender.runtime.system_clock import SystemClock
 from extender.runtime.worker_process import NICE, initialize_worker, name_process
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
 from extender.telemetry import set_up_logging
@@ -63,7 +63,7 @@ def answer(options: bytes) -> None:
 
 async def _answer(given: QueryProcessOptions, keys: LogKeys, listening: socket.socket) -> None:
     url = given.database_url
-    reading = create_reading_engine(url, pool_size=AT_ONCE)
+    reading = reading_pool(url, size=AT_ONCE)
     audit, snapshots = PostgresEventQueries(reading), PostgresSnapshots(reading, keys)
     async with PostgresEventLog(url) as history_log, PostgresEventLog(url) as followed_log:
         clock = DatabaseClock(SystemClock(), history_log.time_us)
@@ -91,4 +91,4 @@ async def _answer(given: QueryProcessOptions, keys: LogKeys, listening: socket.s
         gc.freeze()
         await serve_queries(parts, listening, QueryTurns(AT_ONCE, REST), feed.stop, given.key)
         synchronizing.cancel()
-    await reading.dispose()
+    await reading.close()

@@ -328,8 +328,7 @@ def checked_url(text: str, field: str, example: str) -> str:
     except ValueError:  # brackets that are not closed, or a port that is no number
         usable = False
     if not usable:
-        msg = f"{field}: {text!r} is not a URL, for example {example}"
-        raise BadInput(msg)
+        raise BadInput(f"{field}: {text!r} is not a URL, for example {example}")
     return text
 
 
@@ -354,19 +353,18 @@ def _parsed(setting: Setting, text: str, field: str) -> object:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if setting.kind is bool:
         if text.lower() not in BOOLEANS:
-            msg = f"{field}: {text!r} is neither true nor false"
-            raise BadInput(msg)
+            raise BadInput(f"{field}: {text!r} is neither true nor false")
         return BOOLEANS[text.lower()]
     if setting.choices and text not in setting.choices:
-        msg = f"{field}: {text!r} is not one of {', '.join(setting.choices)}"
-        raise BadInput(msg)
+        raise BadInput(f"{field}: {text!r} is not one of {', '.join(setting.choices)}")
     if setting.kind in (int, float):
         try:
             return msgspec.convert(text, type=setting.kind, strict=False)
         except msgspec.ValidationError as error:
             number = "a whole number" if setting.kind is int else "a number"
-            msg = f"{field}: {text!r} is not {number}, for example {setting.default}"
-            raise BadInput(msg) from error
+            raise BadInput(
+                f"{field}: {text!r} is not {number}, for example {setting.default}"
+            ) from error
     return text
 
 
@@ -387,30 +385,28 @@ def _check(settings: Settings, names: Mapping[str, str]) -> None:
     if not (
         math.isfinite(settings.keepalive_timeout_s) and settings.keepalive_timeout_s > GO_IDLE_S
     ):
-        msg = (
+        raise BadInput(
             f"{names['keepalive_timeout_s']}: {settings.keepalive_timeout_s} must be above {GO_IDLE_S}, the seconds for "
             "which kube-scheduler keeps a connection"
         )
-        raise BadInput(msg)
     if settings.barrier_timeout_s * 1000 >= settings.bind_post_within_ms:
-        msg = (
+        raise BadInput(
             f"{names['barrier_timeout_s']}: {settings.barrier_timeout_s} leaves no time to bind within "
             f"{names['bind_timeout_s']} {settings.bind_timeout_s}; lower the first or raise the second "
             "(and httpTimeout of the bind entry with it)"
         )
-        raise BadInput(msg)
     if settings.authentication == "kubernetes" and settings.cluster:
-        msg = (
+        raise BadInput(
             f"{names['authentication']}: kubernetes needs a kube-apiserver that reviews tokens, and "
             f"{names['cluster']} names manifests; use none"
         )
-        raise BadInput(msg)
     checked_url(settings.server, names["server"], Settings().server)
     _check_metrics_url(settings, names)
     _check_notifications(settings, names)
     if settings.log_level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        msg = f"{names['log_level']}: {settings.log_level!r} is not one of DEBUG, INFO, WARNING, ERROR"
-        raise BadInput(msg)
+        raise BadInput(
+            f"{names['log_level']}: {settings.log_level!r} is not one of DEBUG, INFO, WARNING, ERROR"
+        )
 
 
 def _check_notifications(settings: Settings, names: Mapping[str, str]) -> None:
@@ -421,17 +417,18 @@ def _check_notifications(settings: Settings, names: Mapping[str, str]) -> None:
     try:
         checked_url(settings.notify_url, name, example)
     except BadInput:
-        msg = f"{name}: its value is not a URL of http or https, for example {example}"
-        raise BadInput(msg) from None
+        raise BadInput(
+            f"{name}: its value is not a URL of http or https, for example {example}"
+        ) from None
     if not settings.notify_secret_file:
-        msg = (
+        raise BadInput(
             f"{name}: is set without {names['notify_secret_file']}; a receiver can trust a notification only by its "
             "signature (docs/how-to/notifications.md)"
         )
-        raise BadInput(msg)
     if not settings.notify_source:
-        msg = f"{names['notify_source']}: is empty; a CloudEvent needs a source, for example {Settings().notify_source}"
-        raise BadInput(msg)
+        raise BadInput(
+            f"{names['notify_source']}: is empty; a CloudEvent needs a source, for example {Settings().notify_source}"
+        )
 
 
 def _check_metrics_url(settings: Settings, names: Mapping[str, str]) -> None:
@@ -442,8 +439,7 @@ def _check_metrics_url(settings: Settings, names: Mapping[str, str]) -> None:
     parts = urlsplit(checked_url(url, name, "https://127.0.0.1:10259/metrics"))
     verified = parts.scheme == "https" and bool(settings.scheduler_metrics_ca_file)
     if parts.hostname not in LOOPBACK and not verified:
-        msg = (
+        raise BadInput(
             f"{name}: {url!r} is not on this machine; refusing to send the token to a remote host "
             f"without https and a CA; set {names['scheduler_metrics_ca_file']}"
         )
-        raise BadInput(msg)

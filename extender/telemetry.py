@@ -12,13 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, TextIO, get_args, get_type_hints
 
 import msgspec
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from extender.core.log import events as ev
 from extender.core.log.reservation_state import NOT_IN_VAIN, PreemptorRun

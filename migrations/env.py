@@ -13,8 +13,7 @@ import os
 from alembic import context
 from sqlalchemy import Connection, text
 
-from extender.store.engine import create_engine
-from extender.store.schema_migration import oldest_compatible
+from extender.store.schema_migration import migrating_engine, oldest_compatible
 from extender.store.tables import SCHEMA
 
 MIGRATION_LOCK = 0x67785F6D  # "gx_m"; any number that no other lock has
@@ -54,14 +53,9 @@ def run_migrations(connection: Connection) -> None:
 
 
 async def run_on_own_connection() -> None:
-    engine = create_engine(
-        os.environ["GANG_EXTENDER_DATABASE_URL"], name="migrate", command_timeout_s=3600.0
-    )
-    try:
-        async with engine.connect() as connection:
-            await connection.run_sync(run_migrations)
-    finally:
-        await engine.dispose()
+    engine = migrating_engine(os.environ["GANG_EXTENDER_DATABASE_URL"])
+    async with engine.connect() as connection:
+        await connection.run_sync(run_migrations)
 
 
 given: Connection | None = context.config.attributes.get("connection")

@@ -42,8 +42,6 @@ class AccessReviews(Protocol):
 
     async def authenticate(self, token: str) -> Caller | None:
         """Return who has a token; None: it is not valid here."""
-        ...
 
     async def authorize(self, caller: Caller, right: AccessRight) -> bool:
         """Return whether a caller has a right."""
-        ...

@@ -78,11 +78,9 @@ class ControlPlane(Protocol):
 
     async def dry_runs(self) -> Sequence[DryRunResult]:
         """Create objects with all fields as dry runs, and return what would have been stored."""
-        ...
 
     async def scheduler_gates(self) -> SchedulerGates:
         """Return the feature gates of kube-scheduler, or the reason why they are not known; does not raise."""
-        ...
 
 
 class Cluster(PublishedAnchors, Protocol):
@@ -90,11 +88,9 @@ class Cluster(PublishedAnchors, Protocol):
 
     def view(self) -> ClusterView:
         """Return the newest view; cheap, never waits."""
-        ...
 
     def not_ready_reason(self) -> str:
         """Return the reason why decisions must not use `view` (not synced, stale), or an empty string."""
-        ...
 
     async def catch_up(self) -> None:
         """Return when `view` has everything that was stored in the cluster before the call.
@@ -102,27 +98,21 @@ class Cluster(PublishedAnchors, Protocol):
         The view of a new leader may be older than the one on which the leader before decided: what that one recorded
         would look like drift.
         """
-        ...
 
     def ignored_sources(self) -> tuple[str, ...]:
         """Return texts for /readyz about parts of the cluster that are not read; decisions use the rest."""
-        ...
 
     def changed(self, revision: int) -> Awaitable[object]:
         """Wait until the revision of the view differs from `revision`."""
-        ...
 
     async def nominate(self, pod: PodRef, node: NodeName | None) -> None:
         """Write `status.nominatedNodeName`; None clears it."""
-        ...
 
     async def remove_gate(self, pod: PodRef) -> None:
         """Remove our scheduling gate, and no other; do nothing if it is not there."""
-        ...
 
     async def mark_disrupted(self, pod: PodRef, message: str) -> None:
         """Write DisruptionTarget=True, reason PreemptionByScheduler, before a pod is deleted (E-12)."""
-        ...
 
     async def evict(self, pod: PodRef, via: GoneVia) -> None:
         """Request the deletion of a pod with its own grace period; the pod is gone when the view has it no more.
@@ -135,15 +125,12 @@ class Cluster(PublishedAnchors, Protocol):
         Raises:
             ClusterUnavailable: Try again, not before its `retry_after_s`; also if a PodDisruptionBudget forbids it now.
         """
-        ...
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
         """Return how a pod that is not in the view any more ended or is being deleted; None: it is neither."""
-        ...
 
     async def explain_waiting(self, pod: PodRef, message: str) -> None:
         """Write the message of the condition PodScheduled of a pod that has our scheduling gate."""
-        ...
 
     async def bind(self, binding: Binding) -> None:
         """Post a Binding with the UID as precondition. A pod already bound to this node is a success.
@@ -152,13 +139,11 @@ class Cluster(PublishedAnchors, Protocol):
             RequestRejected: For good: the pod is gone, recreated, gated, or bound to another node.
             ClusterUnavailable: 429, 5xx or no answer; the outcome may be unknown until the view shows it.
         """
-        ...
 
     async def set_conditions(
         self, group: GroupKey, uid: str, conditions: Sequence[Condition]
     ) -> None:
         """Merge conditions into the status of a group; write only those types that differ."""
-        ...
 
     async def set_finalizers(self, change: FinalizerChange) -> None:
         """Write the finalizers of one of our groups, with its UID and resource version as preconditions.
@@ -166,8 +151,6 @@ class Cluster(PublishedAnchors, Protocol):
         Raises:
             ClusterUnavailable: Try again later; also if the resource version is not the newest.
         """
-        ...
 
     async def notice(self, notice: K8sEvent) -> None:
         """Create a Kubernetes Event. Best effort: a failure is logged and counted, not raised."""
-        ...

@@ -19,23 +19,18 @@ class Clock(Protocol):
 
     def now_us(self) -> int:
         """Return the time in microseconds since the Unix epoch; may step back, unless it is a `DatabaseClock`."""
-        ...
 
     def recording_us(self) -> int:
         """Return the time for events recorded now, in microseconds since the Unix epoch: not ahead of the database's clock."""
-        ...
 
     def monotonic_ms(self) -> int:
         """Return the time of a clock that never steps back, in milliseconds since an arbitrary start."""
-        ...
 
     def thread_cpu_us(self) -> int:
         """Return the CPU time that the calling thread has used, in microseconds since an arbitrary start."""
-        ...
 
     def new_id(self) -> str:
         """Return a fresh UUID (version 7) as text."""
-        ...
 
 
 class StateSource(Protocol):
@@ -44,7 +39,6 @@ class StateSource(Protocol):
     @property
     def committed(self) -> ReservationState:
         """Return the fold of every durable event that this process has read or written."""
-        ...
 
 
 START = Position(0)  # before the first event
@@ -115,7 +109,6 @@ class LeaseRenewal(Protocol):
 
     async def open(self) -> None:
         """Connect if there is no connection."""
-        ...
 
     async def renew(self, grant: LeaseGrant) -> None:
         """Prolong the lease, as `EventLog.renew` does.
@@ -123,11 +116,9 @@ class LeaseRenewal(Protocol):
         Raises:
             Fenced: Another process acquired the lease.
         """
-        ...
 
     async def close(self) -> None:
         """Close the connection."""
-        ...
 
 
 class EventLog(Protocol):
@@ -142,7 +133,6 @@ class EventLog(Protocol):
         Raises:
             LeaseHeld: The lease of another holder has not expired.
         """
-        ...
 
     async def renew(self, grant: LeaseGrant) -> None:
         """Prolong the lease.
@@ -151,19 +141,15 @@ class EventLog(Protocol):
             Fenced: Another process acquired the lease; stop leading.
             StoreUnavailable: Unknown outcome; the lease expires locally unless a later call succeeds.
         """
-        ...
 
     async def release(self, grant: LeaseGrant) -> None:
         """Release the lease at a clean stop, so that the next holder need not wait. Never raises Fenced."""
-        ...
 
     async def lease(self) -> LeaseRecord | None:
         """Return the lease row; None if the lease was never held."""
-        ...
 
     async def time_us(self) -> int:
         """Return the time of the database's clock, in microseconds since the Unix epoch; it may step."""
-        ...
 
     async def append(self, grant: LeaseGrant, events: Sequence[RecordedEvent]) -> bytes:
         """Write events at the end of the log, all or none, durable on return; return the hash of the last one.
@@ -182,23 +168,18 @@ class EventLog(Protocol):
             InvariantBroken: The events are not valid in any log (gap inside the call, falling time). Nothing was written.
             StoreUnavailable: Unknown outcome for all events of the call.
         """
-        ...
 
     async def find(self, event_ids: Sequence[str]) -> Mapping[str, Position]:
         """Return the positions of events by id; without those that are not in the log."""
-        ...
 
     async def head(self) -> LogHead:
         """Return the head of the log."""
-        ...
 
     async def at(self, position: Position) -> LogHead | None:
         """Return the head of the log as it was at a position; None if the log is shorter."""
-        ...
 
     async def holds(self, mark: LogMark) -> bool:
         """Return whether the log matches a mark: the hash and the id of the event at its position."""
-        ...
 
     def read(
         self, *, after: Position = START, until: Position | None = None
@@ -208,11 +189,9 @@ class EventLog(Protocol):
         Raises:
             CorruptLog: A gap, a broken hash chain, or an event type that this version does not know.
         """
-        ...
 
     def follow(self, *, after: Position) -> AsyncIterator[LogPage]:
         """Read pages of events without end: existing ones, then new ones (notification and polling)."""
-        ...
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,7 +212,6 @@ class Snapshots(Protocol):
         Of the codec of the first argument, one snapshot for each section of the log is kept, too. The length of a
         section grows with the log, so that the number of sections is limited.
         """
-        ...
 
     async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
         """Return the newest snapshot of a codec that is intact and belongs to this log, or None.
@@ -241,11 +219,9 @@ class Snapshots(Protocol):
         Args:
             until: Highest position of the snapshot; None: no limit.
         """
-        ...
 
     async def delete_all(self) -> None:
         """Delete the snapshots of all codecs, where one may not be a fold of the log."""
-        ...
 
 
 class DecisionInputs(Protocol):
@@ -253,15 +229,12 @@ class DecisionInputs(Protocol):
 
     async def save(self, decision: DecisionInput) -> None:
         """Store an input; storing the same input again changes nothing."""
-        ...
 
     async def load(self, digest: str) -> DecisionInput | None:
         """Return the input with a digest, byte for byte as saved; None if there is none."""
-        ...
 
     async def load_many(self, digests: Collection[str]) -> Mapping[str, DecisionInput]:
         """Return the inputs that are stored, by digest; a part that several have is read once, and is one object."""
-        ...
 
 
 class NotifiedUpTo(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,11 +249,9 @@ class NotificationCursor(Protocol):
 
     async def read(self) -> NotifiedUpTo | None:
         """Return what was kept last; None: notifications were never switched on."""
-        ...
 
     async def save(self, reached: NotifiedUpTo) -> None:
         """Keep it; neither of its values goes back."""
-        ...
 
 
 class IntervalProjection(Protocol):
@@ -292,7 +263,6 @@ class IntervalProjection(Protocol):
         Raises:
             CorruptLog: An event type that the functions of the database do not know.
         """
-        ...
 
 
 class PublishedAnchors(Protocol):
@@ -300,8 +270,6 @@ class PublishedAnchors(Protocol):
 
     async def published(self) -> tuple[Anchor, ...]:
         """Return the anchors in the order of their publication; empty if there is none."""
-        ...
 
     async def publish(self, anchors: Sequence[Anchor]) -> None:
         """Replace the published anchors; the last one is the end of the log."""
-        ...

@@ -76,34 +76,26 @@ class EventQueries(Protocol):
 
         Ends at `limit` or at a size in bytes, whichever comes first.
         """
-        ...
 
     async def events(self, event_filter: EventFilter) -> Sequence[RecordedEvent]:
         """Return the events that match, in order of position (or newest first); at most `limit`."""
-        ...
 
     async def incarnations(
         self, root: str, *, uid: GangUid | None = None
     ) -> Sequence[GangIncarnation]:
         """Return the root groups that had this `namespace/name`, oldest first; without a name, the one with the UID."""
-        ...
 
     async def gangs_named(self, name: str) -> Sequence[str]:
         """Return `namespace/name` of the root groups, and pods that preempted, of this name in any namespace, sorted."""
-        ...
 
     async def position_at(self, at_us: int) -> Position:
         """Return the position of the last event recorded up to a time; 0 if there is none."""
-        ...
 
     async def has_namespace(self, namespace: str) -> bool:
         """Return whether the log has an event of any root in this namespace."""
-        ...
 
     async def has_node(self, node: NodeName) -> bool:
         """Return whether any member had a reservation or ran on this node, up to the projected position."""
-        ...
 
     async def placements(self, pod: str) -> Sequence[PodPlacement]:
         """Return where a pod, by namespace/name, was reserved or ran, up to the projected position, newest first."""
-        ...

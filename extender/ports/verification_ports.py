@@ -74,46 +74,36 @@ class LogEvidence(Protocol):
 
     async def lease_epoch(self) -> Epoch:
         """Return the epoch of the lease row; 0 if it was never held."""
-        ...
 
     async def snapshot_keys(self) -> Sequence[tuple[Position, str]]:
         """Return position and codec of each snapshot, by position."""
-        ...
 
     async def snapshot(self, position: Position, codec: str) -> StoredSnapshot | None:
         """Return a snapshot; None if it was deleted meanwhile."""
-        ...
 
     async def input_faults(self, digests: Sequence[str]) -> Mapping[str, InputFault]:
         """Return what is wrong with the inputs of these digests, by digest; nothing for those that are right.
 
         An input is right if it has the digest that follows from the bodies of its parts.
         """
-        ...
 
     async def pruned_before_us(self) -> int:
         """Return before which time inputs may have been pruned, in microseconds since 1970; 0: never."""
-        ...
 
     async def projected(self) -> Position:
         """Return the position up to which the interval tables were projected."""
-        ...
 
     async def stored_rows(self, rows: Sequence[IntervalRow]) -> Sequence[IntervalRow | None]:
         """Return the rows of the interval tables with the same keys, in the same order; None where there is none."""
-        ...
 
     async def row_counts(self, until: Position) -> Mapping[str, int]:
         """Return how many rows of each interval table begin up to a position."""
-        ...
 
     async def indexed(self) -> Position:
         """Return the position up to which the names in events were indexed."""
-        ...
 
     async def unindexed(self, names: Sequence[StoredReference]) -> Sequence[StoredReference]:
         """Return those of the names that are not in the index, in the same order."""
-        ...
 
     async def indexed_counts(self, until: Position, block: int) -> Mapping[int, int]:
         """Return how many names the index has, by block of positions.
@@ -122,19 +112,15 @@ class LogEvidence(Protocol):
             until: Names of later events are not counted; those of events behind the index itself are, as block -1.
             block: Number of positions in a block; block 0 begins at position 1.
         """
-        ...
 
     async def indexed_names(self, after: Position, until: Position) -> Sequence[StoredReference]:
         """Return what the index has for the events after one position, up to another one."""
-        ...
 
     async def privileged_roles(self) -> Sequence[str]:
         """Return the login roles that can change what is stored, each with what lets it: `alice (member of gx_owner)`."""
-        ...
 
     async def definitions(self) -> Sequence[Definition]:
         """Return all views, functions, triggers and tables that the migrations make or that the schema has.
 
         Empty if the schema is of a version that this one does not know.
         """
-        ...

@@ -74,11 +74,9 @@ class Workloads(Protocol):
 
     def view(self) -> WorkloadView:
         """Return the newest view; cheap, never waits."""
-        ...
 
     def changed(self, revision: int) -> Awaitable[object]:
         """Wait until the revision of the view differs from `revision`."""
-        ...
 
     async def create_group(self, group: GroupManifest) -> None:
         """Create a group; do nothing if one with its name exists.
@@ -86,7 +84,6 @@ class Workloads(Protocol):
         Raises:
             RequestRejected: The API server refuses it for good, or the namespace is being deleted.
         """
-        ...
 
     async def apply_group(self, group: GroupManifest, uid: str) -> None:
         """Apply the fields of a group that exists; `uid` is a precondition, and a field without a value stays.
@@ -95,7 +92,6 @@ class Workloads(Protocol):
             RequestRejected: A field is immutable, or the API server refuses it for good.
             ClusterUnavailable: Try again later; also if it is gone or was recreated, which the view will show.
         """
-        ...
 
     async def link_group(self, link: GroupLink) -> None:
         """Write the composite above a group of another controller on it; nothing else of it is changed.
@@ -104,7 +100,6 @@ class Workloads(Protocol):
             RequestRejected: The API server refuses it for good: a right is missing, or a webhook rejects it.
             ClusterUnavailable: Try again later; also if it is gone, was recreated, or another client wrote the parent.
         """
-        ...
 
     async def delete_group(self, key: GroupKey, uid: str) -> None:
         """Delete a group; `uid` is a precondition. A group that is gone is a success.
@@ -112,7 +107,6 @@ class Workloads(Protocol):
         Raises:
             ClusterUnavailable: Try again later; also if it was recreated, which the view will show.
         """
-        ...
 
 
 class AdmissionChecks(Protocol):
@@ -120,11 +114,9 @@ class AdmissionChecks(Protocol):
 
     def view(self) -> WorkloadView:
         """Return the newest view; cheap, never waits."""
-        ...
 
     def changed(self, revision: int) -> Awaitable[object]:
         """Wait until the revision of the view differs from `revision`."""
-        ...
 
     async def answer_check(self, queued: QueuedWorkload, check: str, answer: CheckAnswer) -> None:
         """Write the answer to a check of a Workload of Kueue, if that is still as in `queued`.
@@ -132,8 +124,6 @@ class AdmissionChecks(Protocol):
         Raises:
             ClusterUnavailable: Try again later; also if the Workload has changed or is gone, which the view will show.
         """
-        ...
 
     async def activate_check(self, check: AdmissionCheck) -> None:
         """Write that an AdmissionCheck is answered."""
-        ...

@@ -35,7 +35,6 @@ class MachineClock(Clock, Protocol):
 
     def monotonic_us(self) -> int:
         """Return the time of a clock that never steps back, in microseconds since an arbitrary start."""
-        ...
 
 
 class ClockSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +54,8 @@ class DatabaseClock:
     ) -> None:
         """Prepare; `sync` reads the database's clock."""
         self._machine = machine
+        self.monotonic_ms, self.thread_cpu_us = machine.monotonic_ms, machine.thread_cpu_us
+        self.new_id = machine.new_id
         self._read_database_us = read_database_us
         self._steps: deque[ClockStepped] = deque(maxlen=STEPS_MAX)
         # All differences are against the monotonic clock of the machine.
@@ -76,18 +77,6 @@ class DatabaseClock:
         if self._recording is None:
             return self._machine.now_us()
         return self._machine.monotonic_us() + self._recording
-
-    def monotonic_ms(self) -> int:
-        """Return the time of a clock that never steps back, in milliseconds."""
-        return self._machine.monotonic_ms()
-
-    def thread_cpu_us(self) -> int:
-        """Return the CPU time that the calling thread has used, in microseconds."""
-        return self._machine.thread_cpu_us()
-
-    def new_id(self) -> str:
-        """Return a UUID version 7."""
-        return self._machine.new_id()
 
     async def sync(self) -> None:
         """Sample the database's clock once.

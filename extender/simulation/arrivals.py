@@ -97,32 +97,26 @@ def check(arrival: Arrival, place: str) -> Arrival:
         BadInput: A time is negative or not a number, a count is out of range, a minimum exceeds its pods, or two groups
             have one name. The message begins with `place` and names field and value.
     """
-    if not (math.isfinite(arrival.at_s) and arrival.at_s >= 0):
-        raise BadInput(
-            wrong_value(place, "at_s", arrival.at_s, "is not a number of seconds from 0")
-        )
-    if math.isnan(arrival.runs_for_s) or arrival.runs_for_s < 0:
-        raise BadInput(
-            wrong_value(
-                place, "runs_for_s", arrival.runs_for_s, "is not a number of seconds from 0"
-            )
-        )
-    if not arrival.groups:
-        raise BadInput(wrong_value(place, "groups", "", "is empty: a workload has at least one"))
+    seconds = "is not a number of seconds from 0"
     names = [group.name for group in arrival.groups]
+    faults: list[tuple[bool, str, object, str]] = [
+        (not (math.isfinite(arrival.at_s) and arrival.at_s >= 0), "at_s", arrival.at_s, seconds),
+        (not arrival.runs_for_s >= 0, "runs_for_s", arrival.runs_for_s, seconds),
+        (not names, "groups", "", "is empty: a workload has at least one"),
+    ]
     for group in arrival.groups:
-        if names.count(group.name) > 1:
-            raise BadInput(wrong_value(place, "name", group.name, "is the name of two groups"))
-        if not 1 <= group.pods <= PODS_MAX:
-            problem = f"is not between 1 and {PODS_MAX:,}"
-            raise BadInput(wrong_value(place, f"{group.name}.pods", group.pods, problem))
-        if not 0 <= group.minimum <= group.pods:
-            problem = f"is not between 0 and its pods, {group.pods}"
-            raise BadInput(wrong_value(place, f"{group.name}.minimum", group.minimum, problem))
+        pods, minimum, name = group.pods, group.minimum, group.name
+        within = f"is not between 0 and its pods, {pods}"
+        faults += [
+            (names.count(name) > 1, "name", name, "is the name of two groups"),
+            (not 1 <= pods <= PODS_MAX, f"{name}.pods", pods, f"is not between 1 and {PODS_MAX:,}"),
+            (not 0 <= minimum <= pods, f"{name}.minimum", minimum, within),
+        ]
         for resource, amount in group.requests.items():
-            if amount < 0:
-                field = f"{group.name}.requests.{resource}"
-                raise BadInput(wrong_value(place, field, amount, "is negative"))
+            faults.append((amount < 0, f"{name}.requests.{resource}", amount, "is negative"))
+    for is_fault, field, value, problem in faults:
+        if is_fault:
+            raise BadInput(wrong_value(place, field, value, problem))
     return arrival
 
 

@@ -38,6 +38,7 @@ from extender.ports.log_ports import (
     Snapshot,
 )
 from extender.runtime.system_clock import SystemClock
+from extender.store.log.appender import SPENT
 from extender.store.log.event_codec import Row, chain, encode_event, to_event
 from extender.store.snapshot_table import KEPT, OLD_SNAPSHOTS_MAX, SNAPSHOT_SPACING
 
@@ -57,9 +58,7 @@ class MemoryDatabase:
     """
 
     def __init__(
-        self,
-        now_us: Callable[[], int] | None = None,
-        new_id: Callable[[], str] = _RANDOM_IDS,
+        self, now_us: Callable[[], int] | None = None, new_id: Callable[[], str] = _RANDOM_IDS
     ) -> None:
         self.now_us = now_us or (lambda: time.monotonic_ns() // 1000)
         self.new_id = new_id
@@ -211,8 +210,7 @@ class MemoryEventLog:
     async def _written(self, grant: LeaseGrant, rows: Sequence[Row]) -> bytes:
         await self._answering()
         if grant.lease in self._spent:
-            text = "the outcome of an earlier append is unknown; take the lease again"
-            raise StoreUnavailable(text)
+            raise StoreUnavailable(SPENT)
         lost = self._lost.pop(0) if self._lost else ""
         if lost == "append":
             raise StoreUnavailable("the append was set to be lost")

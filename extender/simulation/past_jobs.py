@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -32,7 +32,13 @@ from extender.core.model.pods import PodShape
 from extender.core.model.quantities import written_amounts
 from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.codec.request_codec import Decoder
-from extender.core.planner.plan_types import PlanGroup, PlanRequest, is_sliced, minimum_pods
+from extender.core.planner.plan_types import (
+    DecisionInput,
+    PlanGroup,
+    PlanRequest,
+    is_sliced,
+    minimum_pods,
+)
 from extender.core.trees.tree_events import decode_request, replay_tree
 from extender.core.workloads.tree_compiler import CompileRequest, GroupSpec
 from extender.core.workloads.tree_policy import TreeProfile
@@ -260,10 +266,12 @@ async def read_past(
 async def _make_trees(gangs: Sequence[PastGang], inputs: DecisionInputs) -> None:
     """Make the tree of each gang from the best of its inputs that is stored."""
     while gangs := [gang for gang in gangs if gang.tree is None and gang.digests]:
+        decoder = Decoder()
         of_digest: dict[str, list[PastGang]] = {}
         for gang in gangs:
             of_digest.setdefault(gang.digests.pop(), []).append(gang)
-        async for digest, request in _requests(inputs, of_digest):
+        async for digest, stored in _stored(inputs, sorted(of_digest)):
+            request = decoder.decode(stored.head, stored.parts)
             for gang in of_digest[digest]:
                 gang.tree = _tree(request, gang.priority)
                 gang.left_out = _not_simulated(request)
@@ -281,24 +289,22 @@ async def _change(
         Counter()
     )  # gangs by profile; of none: those without a stored input of a workload
     kept = 0
-    for first in range(0, len(gangs), INPUTS_AT_ONCE):
-        some = gangs[first : first + INPUTS_AT_ONCE]
-        loaded = await inputs.load_many({gang.compiled for gang in some} - {""})
-        for gang in some:
-            stored = loaded.get(gang.compiled)
-            request = decode_request(stored.head) if stored is not None else None
-            named[request.profile_name if request is not None else ""] += 1
-            if request is None or request.profile_name not in profiles:
-                continue
-            profile = profiles[request.profile_name]
-            assert gang.tree is not None, f"{gang.name} was left out"
-            before = _compiled(gang.tree, request)
-            after = _compiled(gang.tree, msgspec.structs.replace(request, profile=profile))
-            if before is None or after is None:
-                kept += 1
-                continue
-            gang.tree, gang.changed = before, after
-            gang.left_out -= {EXCLUSIVE, NEAR}
+    compiled = {gang.compiled for gang in gangs} - {""}
+    loaded = {d: decode_request(stored.head) async for d, stored in _stored(inputs, compiled)}
+    for gang in gangs:
+        request = loaded.get(gang.compiled)
+        named[request.profile_name if request is not None else ""] += 1
+        if request is None or request.profile_name not in profiles:
+            continue
+        profile = profiles[request.profile_name]
+        assert gang.tree is not None, f"{gang.name} was left out"
+        before = _compiled(gang.tree, request)
+        after = _compiled(gang.tree, msgspec.structs.replace(request, profile=profile))
+        if before is None or after is None:
+            kept += 1
+            continue
+        gang.tree, gang.changed = before, after
+        gang.left_out -= {EXCLUSIVE, NEAR}
     changed = sum(gang.changed is not None for gang in gangs)
     if not changed and not kept:
         names = ", ".join(sorted(named.keys() - {""})) or "none"
@@ -337,33 +343,31 @@ def _compiled(tree: GivenTree, request: CompileRequest) -> GivenTree | None:
 
 async def _first_nodes(inputs: DecisionInputs, digests: Sequence[str]) -> tuple[Node, ...]:
     """Return the nodes of the first of some inputs that is stored; none: none is."""
-    for first in range(0, len(digests), INPUTS_AT_ONCE):
-        some = digests[first : first + INPUTS_AT_ONCE]
-        loaded = await inputs.load_many(some)
-        stored = next((loaded[digest] for digest in some if digest in loaded), None)
-        if stored is not None:
-            return tuple(
-                Node(
-                    name=node.name,
-                    labels=node.labels,
-                    taints=node.taints,
-                    unschedulable=node.unschedulable,
-                    allocatable=node.allocatable,
-                )
-                for node in Decoder().decode(stored.head, stored.parts).nodes
+    async for _, stored in _stored(inputs, digests):
+        return tuple(
+            Node(
+                name=node.name,
+                labels=node.labels,
+                taints=node.taints,
+                unschedulable=node.unschedulable,
+                allocatable=node.allocatable,
             )
+            for node in Decoder().decode(stored.head, stored.parts).nodes
+        )
     return ()
 
 
-async def _requests(
-    inputs: DecisionInputs, digests: Collection[str]
-) -> AsyncIterator[tuple[str, PlanRequest]]:
-    """Yield digest and request of each stored input."""
-    decoder, ordered = Decoder(), sorted(digests)
+async def _stored(
+    inputs: DecisionInputs, digests: Iterable[str]
+) -> AsyncIterator[tuple[str, DecisionInput]]:
+    """Yield the inputs that are stored, in the order of their digests."""
+    ordered = list(digests)
     for first in range(0, len(ordered), INPUTS_AT_ONCE):
-        loaded = await inputs.load_many(ordered[first : first + INPUTS_AT_ONCE])
-        for digest, stored in sorted(loaded.items()):
-            yield digest, decoder.decode(stored.head, stored.parts)
+        some = ordered[first : first + INPUTS_AT_ONCE]
+        loaded = await inputs.load_many(some)
+        for digest in some:
+            if digest in loaded:
+                yield digest, loaded[digest]
 
 
 def _notes(gangs: Sequence[PastGang], without_input: int, since_us: int) -> Iterator[str]:

@@ -123,11 +123,7 @@ async def _run(scenario: Scenario, log_on: Callable[[MemoryDatabase], MemoryEven
     log = log_on(database)
     leases_ms = int((scenario.until_s + A_DAY_S) * 1000)  # there is no other replica
     identity = LeaseIdentity(
-        holder=IDENTITY,
-        address="",
-        ttl_ms=leases_ms,
-        checkpoint_events=NEVER,
-        checkpoint_ms=NEVER,
+        holder=IDENTITY, address="", ttl_ms=leases_ms, checkpoint_events=NEVER, checkpoint_ms=NEVER
     )
     leader = Leader(log, MemorySnapshots(database), clock, identity)
     cluster = SimulatedCluster(clock, scenario.seed, max_children=settings.max_children)

@@ -141,11 +141,10 @@ def _read(path: Path) -> Arrivals:
     if first.startswith(";") or len(first.split()) == SWF_FIELDS:
         return _standard_workload_format(path)
     forms = " or ".join(", ".join(sorted(needed)) for needed in _BY_COLUMNS)
-    msg = (
+    raise BadInput(
         f"{path}: is no trace that can be read; its first line is {first[:80]!r}. It can be CSV with the columns "
         f"{forms}; JSON of Batsim; or the Standard Workload Format, with {SWF_FIELDS} fields a line"
     )
-    raise BadInput(msg)
 
 
 # --- values of fields
@@ -348,22 +347,16 @@ def _batsim(path: Path) -> Arrivals:
             )
         if profile in within:
             raise BadInput(wrong_value(place, "profile", profile, "is composed of itself"))
-        fields = profiles[profile]
+        fields, where = profiles[profile], f"{path.name}: profiles.{profile}"
         if fields.get("type") == "delay":
-            return _number(
-                {"delay": str(fields.get("delay", ""))}, "delay", f"{path.name}: profiles.{profile}"
-            )
+            return _number({"delay": str(fields.get("delay", ""))}, "delay", where)
         if fields.get("type") == "composed":
-            parts = [
-                delay_s(str(part), place, (*within, profile))
-                for part in _sequence(fields, f"{path.name}: profiles.{profile}")
-            ]
+            composed = fields.get("seq", [])
+            if not isinstance(composed, list):
+                raise BadInput(wrong_value(where, "seq", composed, "is not a list of profiles"))
+            parts = [delay_s(str(part), place, (*within, profile)) for part in composed]
             delays = [part for part in parts if part is not None]
-            times = _number(
-                {"repeat": str(fields.get("repeat", 1))},
-                "repeat",
-                f"{path.name}: profiles.{profile}",
-            )
+            times = _number({"repeat": str(fields.get("repeat", 1))}, "repeat", where)
             return sum(delays) * times if len(delays) == len(parts) else None
         return None
 
@@ -388,18 +381,6 @@ def _batsim(path: Path) -> Arrivals:
 
     entries = ((f"{path.name}: jobs[{number}]", entry) for number, entry in enumerate(jobs))
     return trace.read(entries, job)
-
-
-def _sequence(fields: Mapping[str, Any], place: str) -> list[Any]:
-    """Return the parts of a composed profile.
-
-    Raises:
-        BadInput: They are no list.
-    """
-    parts = fields.get("seq", [])
-    if not isinstance(parts, list):
-        raise BadInput(wrong_value(place, "seq", parts, "is not a list of profiles"))
-    return parts
 
 
 def _standard_workload_format(path: Path) -> Arrivals:

@@ -98,12 +98,7 @@ class SimulationLoop(VirtualTimeLoop):
         self.pace.will_act(at_s)
         await asyncio.sleep(max(0.0, at_s - self.time()))
 
-    def run_in_executor(
-        self,
-        _: object,
-        work: Callable[[*Ts], T],
-        *args: *Ts,
-    ) -> asyncio.Future[T]:
+    def run_in_executor(self, _: object, work: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Run a function now, in this thread; return a future that has its result."""
         answer: asyncio.Future[T] = self.create_future()
         try:

@@ -84,7 +84,6 @@ def _mapped(kind: type[Map[Any, Any]], value: object) -> Map[Any, Any]:
 
 _WHOLE, _PAST = Decoder(_Whole), Decoder(_Saved, dec_hook=_mapped)
 _ENDED = Decoder(dict[GangUid, int])
-_BROKEN = (zlib.error, msgspec.MsgspecError, KeyError, TypeError, ValueError)
 
 
 def encode_state(state: ReservationState) -> bytes:
@@ -135,11 +134,6 @@ def _plain(value: object) -> dict[object, object]:
 _ENCODER = Encoder(enc_hook=_plain)
 
 
-def _unzipped(body: bytes) -> bytes:
-    size = 6 * len(body)  # about the size of the result: growing the buffer would copy megabytes
-    return zlib.decompress(body, bufsize=size)
-
-
 def live_streams_only(state: ReservationState) -> ReservationState:
     """Return a state without the versions of streams that have ended."""
     streams = (*state.gangs, *_others(state))
@@ -154,30 +148,30 @@ def _others(state: ReservationState) -> set[GangUid]:
 
 def decode_state(body: bytes) -> ReservationState:
     """Return the state of a full snapshot."""
-    try:
+    with _readable(FULL_CODEC):
         whole = _WHOLE.decode(body)
         ended = _ENDED.decode(zlib.decompress(whole.ended)) if whole.ended else {}
-        return _rebuilt(_PAST.decode(_unzipped(whole.past)), ended)
-    except _BROKEN as error:
-        raise CorruptLog(f"snapshot of codec {FULL_CODEC} cannot be decoded: {error}") from error
+        return _rebuilt(whole.past, ended)
 
 
 def decode_historical(body: bytes) -> ReservationState:
     """Return the state of a historical snapshot, read-only: without indexes and with plain dicts."""
-    return _past(body, None)
+    with _readable(HISTORICAL_CODEC):
+        return _rebuilt(body, None)
 
 
 def decode_foldable(body: bytes) -> ReservationState:
     """Return the state of a historical snapshot, with indexes and with maps, so that it can be folded further."""
-    return _past(body, {})
+    with _readable(HISTORICAL_CODEC):
+        return _rebuilt(body, {})
 
 
-def _past(body: bytes, ended: dict[GangUid, int] | None) -> ReservationState:
+@contextmanager
+def _readable(codec: str) -> Iterator[None]:
     try:
-        return _rebuilt(_PAST.decode(_unzipped(body)), ended)
-    except _BROKEN as error:
-        msg = f"snapshot of codec {HISTORICAL_CODEC} cannot be decoded: {error}"
-        raise CorruptLog(msg) from error
+        yield
+    except (zlib.error, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+        raise CorruptLog(f"snapshot of codec {codec} cannot be decoded: {error}") from error
 
 
 def join_states(parts: Iterable[ReservationState]) -> ReservationState:
@@ -189,10 +183,8 @@ def join_states(parts: Iterable[ReservationState]) -> ReservationState:
 
 def _indexed(state: ReservationState) -> ReservationState:
     """Return a state with its indexes."""
-    roots = state.gangs.values()
-    claims = claims_of(
-        roots, state.preemptions.values(), state.capacity_holds.values(), state.moves
-    )
+    roots, holds = state.gangs.values(), state.capacity_holds.values()
+    claims = claims_of(roots, state.preemptions.values(), holds, state.moves)
     return msgspec.structs.replace(
         state,
         claims_on=claims_by_node(claims),
@@ -200,12 +192,14 @@ def _indexed(state: ReservationState) -> ReservationState:
     )
 
 
-def _rebuilt(saved: _Saved, ended: dict[GangUid, int] | None) -> ReservationState:
-    """Return the state of a decoded snapshot.
+def _rebuilt(past: bytes, ended: dict[GangUid, int] | None) -> ReservationState:
+    """Return the state of a historical snapshot.
 
     Args:
         ended: Versions of ended streams; None: the state is read-only, without indexes and with plain dicts.
     """
+    size = 6 * len(past)  # about the size of the result: growing the buffer would copy megabytes
+    saved = _PAST.decode(zlib.decompress(past, bufsize=size))
     roots = {root.uid: root for root in saved.gangs}
     versions = (ended or {}) | saved.stream_versions
     versions |= {
@@ -283,11 +277,10 @@ async def load_historical_state(
     first = asyncio.ensure_future(anext(pages, None))  # read while the snapshot is decoded
     try:
         state = await state_of_snapshot(snapshot)
-        if state.position == after:
-            return await _folded(state, _with_first(first, pages), until=until, past=True)
+        read = _with_first(first, pages) if state.position == after else None
+        return await fold_from(state, event_log, until=until, past=True, pages=read)
     finally:
         first.cancel()
-    return await fold_from(state, event_log, until=until, past=True)
 
 
 async def _with_first(
@@ -307,32 +300,22 @@ async def fold_from(
     until: Position,
     knows_ended: bool = True,
     past: bool = False,
+    pages: AsyncIterator[Page] | None = None,
 ) -> ReservationState:
     """Fold the events behind a state, up to a position.
 
     Args:
+        pages: Of these events; None: they are read.
         knows_ended: Whether the state has the versions of ended streams; see `live_streams_only`.
         past: The state is read-only; see `StateProjector`.
 
     Raises:
         CorruptLog: The log is not valid; no event is skipped.
     """
-    pages = event_log.read(after=state.position, until=until)
-    return await _folded(state, pages, until=until, knows_ended=knows_ended, past=past)
-
-
-async def _folded(
-    state: ReservationState,
-    pages: AsyncIterator[Page],
-    *,
-    until: Position,
-    knows_ended: bool = True,
-    past: bool = False,
-) -> ReservationState:
     with gc_paused():
         bulk = until - state.position >= BULK_EVENTS
         projector = StateProjector(state, bulk=bulk, knows_ended=knows_ended, past=past)
-        async for page in pages:
+        async for page in pages or event_log.read(after=state.position, until=until):
             projector.apply(page)
             await asyncio.sleep(0)  # yield to the event loop, and read the next page
         state = projector.close()
@@ -376,24 +359,21 @@ async def _state_of(
         return EMPTY
 
 
-async def save_snapshot(snapshots: Snapshots, state: ReservationState, head: LogHead) -> None:
-    """Save the state at the head of the log as a full and as a historical snapshot.
+async def save_snapshot(
+    snapshots: Snapshots, state: ReservationState, head: LogHead, *, full: bool = True
+) -> None:
+    """Save the state at a position of the log as a historical snapshot, and at its head as a full one too.
 
     Encoding runs in a thread, so that the event loop is free.
     """
-    past = await asyncio.to_thread(encode_historical, state)
-    whole = await asyncio.to_thread(_whole, state, past)
-    await snapshots.save(_at(head, HISTORICAL_CODEC, past), _at(head, FULL_CODEC, whole))
-
-
-async def save_historical(snapshots: Snapshots, state: ReservationState, head: LogHead) -> None:
-    """Save the state at any position of the log as a historical snapshot."""
-    past = await asyncio.to_thread(encode_historical, state)
-    await snapshots.save(_at(head, HISTORICAL_CODEC, past))
-
-
-def _at(head: LogHead, codec: str, body: bytes) -> Snapshot:
-    return Snapshot(position=head.position, chain=head.chain, codec=codec, body=body)
+    bodies = {HISTORICAL_CODEC: await asyncio.to_thread(encode_historical, state)}
+    if full:
+        bodies[FULL_CODEC] = await asyncio.to_thread(_whole, state, bodies[HISTORICAL_CODEC])
+    historical, *others = (
+        Snapshot(position=head.position, chain=head.chain, codec=codec, body=body)
+        for codec, body in bodies.items()
+    )
+    await snapshots.save(historical, *others)
 
 
 FULL_EVERY = 5  # full snapshots are this many times rarer: a start folds the events between two in a tenth of a second
@@ -429,26 +409,20 @@ class SnapshotWriter:
             if fresh >= FULL_EVERY * self._events or (fresh > 0 and age_ms >= self._ms):
                 await self.save(state)
             elif state.position - self._saved >= self._events:
-                await self._save_historical(state)
+                await self.save(state, full=False)
         except StoreUnavailable as error:
             log.warning("snapshot not saved", extra={"error": str(error)})
 
-    async def save(self, state: ReservationState) -> None:
-        """Save a full snapshot, unless the log has later events."""
+    async def save(self, state: ReservationState, *, full: bool = True) -> None:
+        """Save a full snapshot, or only a historical one, unless the log has later events."""
         async with self._one_at_a_time:
             head = await self._log.head()
-            if head.position != state.position or state.position == self._full:
+            if head.position != state.position or (full and state.position == self._full):
                 return  # the log is growing; a later call saves
-            await save_snapshot(self._snapshots, state, head)
-            self._saved = self._full = state.position
-            self._full_ms = self._clock.monotonic_ms()
-
-    async def _save_historical(self, state: ReservationState) -> None:
-        async with self._one_at_a_time:
-            head = await self._log.head()
-            if head.position == state.position:
-                await save_historical(self._snapshots, state, head)
-                self._saved = state.position
+            await save_snapshot(self._snapshots, state, head, full=full)
+            self._saved = state.position
+            if full:
+                self._full, self._full_ms = state.position, self._clock.monotonic_ms()
 
     async def discard(self) -> None:
         """Delete all snapshots, also the one that is being saved; call it when the state is right."""
@@ -480,6 +454,6 @@ async def backfill_snapshots(
         state = await fold_from(state, event_log, until=Position(position), past=True)
         head = await event_log.at(state.position)
         assert head is not None
-        await save_historical(snapshots, state, head)
+        await save_snapshot(snapshots, state, head, full=False)
         saved += 1
     return saved

@@ -21,13 +21,10 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
-import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.model.errors import BadInput, CorruptLog, ExtenderError, StoreUnavailable
 from extender.core.planner.plan_types import DecisionInput
-from extender.store.engine import driver_connection, one_connection, transaction
-from extender.store.tables import DECISION_INPUT, DECISION_INPUT_CHUNK
+from extender.store.engine import ConnectionPool, one_connection
 
 BATCH_MAX = 64  # inputs stored in one transaction
 REMEMBERED_PARTS_MAX = 100_000  # digests and numbers, some 15 MB at most
@@ -37,7 +34,9 @@ _NUMBERS = msgspec.json.Decoder(list[int])
 SETTINGS = {"synchronous_commit": "off"}
 FEW_PARTS = 16
 SMALL_BYTES = 1 << 16  # compressed in less time than another thread needs to begin
-_PARTS = "SELECT digest, id FROM gx.decision_input_chunk WHERE digest = ANY($1::bytea[])"
+INPUTS = "SELECT digest, parts FROM gx.decision_input WHERE digest = ANY($1)"
+PARTS = "SELECT id, digest, body FROM gx.decision_input_chunk WHERE id = ANY($1)"
+_NUMBERS_OF = "SELECT digest, id FROM gx.decision_input_chunk WHERE digest = ANY($1::bytea[])"
 _ADD_PARTS = (
     "INSERT INTO gx.decision_input_chunk (digest, body) "
     "SELECT digest, body FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY AS given (digest, body, at) ORDER BY at "
@@ -68,11 +67,11 @@ class PostgresDecisionInputs:
     """The `DecisionInputs` port on PostgreSQL.
 
     Args:
-        engine: A writing engine of `engine.create_engine`, with `SETTINGS` and without `ping`; never the connection that appends.
+        pool: A writing one, with `SETTINGS`.
     """
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
         self._known: dict[bytes, int] = {}  # digest of a part -> its number
         # of the last removal of parts before `_known` was filled; None: there was none
         self._generation: UUID | None = None
@@ -137,7 +136,7 @@ class PostgresDecisionInputs:
             for digest, body in zip(hashes, parts, strict=True)
             if digest not in self._known
         }
-        async with driver_connection(self._engine, "saving inputs of decisions") as connection:
+        async with self._pool.use("saving inputs of decisions") as connection:
             # Each statement commits: parts without an input, after a crash, are removed by `prune`.
             new = await _number(connection, bodies)
             numbers = ChainMap(new, self._known)
@@ -165,24 +164,11 @@ class PostgresDecisionInputs:
 
     async def load_many(self, digests: Collection[str]) -> Mapping[str, DecisionInput]:
         """See `DecisionInputs.load_many`."""
-        async with transaction(self._engine, "loading inputs of decisions") as connection:
-            rows = await connection.execute(
-                sa.select(DECISION_INPUT.c.digest, DECISION_INPUT.c.parts).where(
-                    DECISION_INPUT.c.digest == sa.any_(sa.cast(list(digests), sa.ARRAY(sa.Text)))
-                )
-            )
-            numbers = {row.digest: unpack(row.parts, row.digest) for row in rows}
+        async with self._pool.use("loading inputs of decisions") as connection:
+            rows = await connection.fetch(INPUTS, list(digests))
+            numbers = {digest: unpack(parts, digest) for digest, parts in rows}
             every = sorted({number for part in numbers.values() for number in part})
-            rows = await connection.execute(
-                sa.select(
-                    DECISION_INPUT_CHUNK.c.id,
-                    DECISION_INPUT_CHUNK.c.digest,
-                    DECISION_INPUT_CHUNK.c.body,
-                ).where(
-                    DECISION_INPUT_CHUNK.c.id == sa.any_(sa.cast(every, sa.ARRAY(sa.BigInteger)))
-                )
-            )
-            stored = {row.id: (row.digest, row.body) for row in rows}
+            stored = {n: (digest, body) for n, digest, body in await connection.fetch(PARTS, every)}
         return await asyncio.to_thread(_assembled, numbers, stored)
 
 
@@ -220,7 +206,7 @@ async def _hashes_of(decision: DecisionInput) -> Sequence[bytes]:
 
 
 async def _look_up(connection: asyncpg.Connection, digests: Sequence[bytes]) -> dict[bytes, int]:
-    rows = await connection.fetch(_PARTS, digests) if digests else ()
+    rows = await connection.fetch(_NUMBERS_OF, digests) if digests else ()
     return {row["digest"]: row["id"] for row in rows}
 
 

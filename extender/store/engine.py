@@ -8,6 +8,7 @@ server dies in the middle of a message.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 import asyncpg
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from extender.core.model.errors import (
     BadInput,
@@ -134,37 +134,6 @@ async def one_connection(
             await connection.close()
 
 
-def create_engine(
-    url: str,
-    *,
-    name: str,
-    settings: Mapping[str, str] | None = None,
-    pool_size: int = POOL_SIZE,
-    command_timeout_s: float = COMMAND_TIMEOUT_S,
-    ping: bool = True,
-) -> AsyncEngine:
-    """Return a small connection pool for SQLAlchemy Core; it connects at the first query.
-
-    Args:
-        name: Purpose of the pool; shown in `pg_stat_activity`.
-        ping: Whether a connection is tried before each use, which costs a round trip; without it, the first use after a
-            restart of the server fails.
-    """
-    plain_url(url)  # raises for a bad URL now, not at the first query
-
-    async def open_one() -> asyncpg.Connection:
-        return await connect(url, name=name, settings=settings, command_timeout_s=command_timeout_s)
-
-    return create_async_engine(
-        "postgresql+asyncpg://",
-        async_creator=open_one,
-        pool_size=pool_size,
-        max_overflow=0,
-        pool_timeout=CONNECT_TIMEOUT_S,
-        pool_pre_ping=ping,
-    )
-
-
 def fault_of(error: BaseException, doing: str) -> ExtenderError:
     """Return the fault for an exception of a library or the operating system.
 
@@ -201,40 +170,6 @@ def our_faults(doing: str) -> Iterator[None]:
         raise fault_of(error, doing) from error
 
 
-@asynccontextmanager
-async def transaction(engine: AsyncEngine, doing: str) -> AsyncIterator[AsyncConnection]:
-    """Run a block in one transaction of the engine, with our faults and a timeout."""
-    with our_faults(doing):
-        async with (
-            asyncio.timeout(CONNECT_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S),
-            engine.begin() as connection,
-        ):
-            yield connection
-
-
-@asynccontextmanager
-async def driver_connection(engine: AsyncEngine, doing: str) -> AsyncIterator[asyncpg.Connection]:
-    """Give a connection of the driver, with our faults and a timeout; each statement commits by itself.
-
-    A statement costs half the CPU time of one in a transaction of the engine.
-    """
-    with our_faults(doing):
-        async with (
-            asyncio.timeout(CONNECT_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S),
-            engine.connect() as pooled,
-        ):
-            raw = await pooled.get_raw_connection()
-            connection: asyncpg.Connection = raw.driver_connection
-            try:
-                yield connection
-            except ExtenderError:
-                raise
-            except BaseException:
-                # the pool does not know that it was used, or in which state it is
-                await pooled.invalidate()
-                raise
-
-
 async def close_quietly(connection: asyncpg.Connection) -> None:
     """Close a connection; terminate it if that fails or takes longer than a second."""
     try:
@@ -249,10 +184,11 @@ class KeptConnection:
 
     def __init__(
         self,
-        open_connection: Callable[[], Awaitable[asyncpg.Connection]],
+        url: str,
         prepare: Callable[[asyncpg.Connection], Awaitable[object]] | None = None,
+        **options: Any,  # noqa: ANN401 -- those of `connect`
     ) -> None:
-        self._open = open_connection
+        self._open = functools.partial(connect, url, **options)
         self._prepare = prepare
         self._connection: asyncpg.Connection | None = None
         self._lock = asyncio.Lock()
@@ -285,3 +221,52 @@ class KeptConnection:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
+
+
+class ConnectionPool:
+    """A few kept connections, each used by one block at a time; they are opened at their first use.
+
+    Args:
+        name: Purpose of the pool; shown in `pg_stat_activity`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        settings: Mapping[str, str] | None = None,
+        size: int = POOL_SIZE,
+        command_timeout_s: float = COMMAND_TIMEOUT_S,
+    ) -> None:
+        plain_url(url)  # raises for a bad URL now, not at the first query
+        options: dict[str, Any] = {"name": name, "settings": settings}
+        options["command_timeout_s"] = command_timeout_s
+        self._connections = [KeptConnection(url, **options) for _ in range(size)]
+        self._free: asyncio.LifoQueue[KeptConnection] = asyncio.LifoQueue()
+        for connection in self._connections:
+            self._free.put_nowait(connection)
+
+    @asynccontextmanager
+    async def use(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
+        """Run a block with a connection, with our faults and a timeout; each statement commits by itself."""
+        with our_faults(doing):
+            async with asyncio.timeout(CONNECT_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S):
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    kept = await self._free.get()
+                try:
+                    async with kept.use(doing) as connection:
+                        yield connection
+                finally:
+                    self._free.put_nowait(kept)
+
+    @asynccontextmanager
+    async def transaction(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
+        """Run a block in one transaction; otherwise as `use`, which takes half the CPU time for a statement."""
+        async with self.use(doing) as connection, connection.transaction():
+            yield connection
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for connection in self._connections:
+            await connection.close()

@@ -7,7 +7,6 @@ a long log as in a short one; only `row_counts` and the calls about additional n
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
@@ -16,9 +15,7 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
-from extender.core.log.interval_row_projection import (
-    IntervalRow,
-)
+from extender.core.log.interval_row_projection import IntervalRow
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import Epoch, Position
 from extender.ports.log_ports import Snapshot
@@ -29,8 +26,8 @@ from extender.ports.verification_ports import (
     StoredSnapshot,
 )
 from extender.runtime.log_keys import NO_KEYS, LogKeys
-from extender.store.decision_inputs import PRUNED_BEFORE_US, unpack
-from extender.store.engine import KeptConnection, connect
+from extender.store.decision_inputs import INPUTS, PARTS, PRUNED_BEFORE_US, unpack
+from extender.store.engine import KeptConnection
 from extender.store.log.log_reader import SETTINGS
 from extender.store.schema_definitions import read_definitions, read_privileged_roles
 from extender.store.snapshot_table import authenticated
@@ -41,8 +38,6 @@ SNAPSHOT_KEYS: Final = "SELECT position, codec FROM gx.snapshot ORDER BY positio
 SNAPSHOT: Final = (
     "SELECT chain, sha256, body, mac FROM gx.snapshot WHERE position = $1 AND codec = $2"
 )
-INPUTS: Final = "SELECT digest, parts FROM gx.decision_input WHERE digest = ANY($1)"
-PARTS: Final = "SELECT id, digest, body FROM gx.decision_input_chunk WHERE id = ANY($1)"
 PARTS_AT_ONCE: Final = 256
 PIECE_BYTES: Final = 1 << 20  # of a body that is decompressed: a forged one may be of any size
 PROJECTED: Final = "SELECT position FROM gx.projection WHERE id = 1"
@@ -73,9 +68,7 @@ class PostgresLogEvidence:
     def __init__(self, url: str, keys: LogKeys = NO_KEYS) -> None:
         self._keys = keys
         self._connection = KeptConnection(
-            functools.partial(
-                connect, url, name="verify", settings=SETTINGS, command_timeout_s=60.0
-            )
+            url, name="verify", settings=SETTINGS, command_timeout_s=60.0
         )
         self.close = self._connection.close
         self._parts: dict[int, bytes | str] = {}  # the digest of the body, or what is wrong with it

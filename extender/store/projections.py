@@ -17,7 +17,6 @@ from typing import Any, Final, Self
 
 import asyncpg
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.log.interval_row_projection import (
     IntervalRow,
@@ -30,7 +29,7 @@ from extender.core.model.ids import Position
 from extender.ports.log_ports import START, NotifiedUpTo
 from extender.snapshots.state_loader import gc_paused
 from extender.store.decision_inputs import BECOME_OWNER
-from extender.store.engine import driver_connection, one_connection
+from extender.store.engine import ConnectionPool, one_connection
 from extender.store.log.log_reader import read_pages, reading_connection
 from extender.store.tables import COLUMNS, INTERVAL_TABLES
 
@@ -164,25 +163,25 @@ class PostgresReadModels:
     """The ports `IntervalProjection` and `NotificationCursor`, and the index of the names in events, on PostgreSQL.
 
     Args:
-        engine: A separate writing engine with `PROJECTING`, so that it does not compete with others for connections.
+        pool: A separate writing one with `PROJECTING`, so that it does not compete with others for connections.
     """
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
 
     async def project(self, upto: Position, *, max_events: int) -> Position:
         """See `IntervalProjection.project`."""
-        async with driver_connection(self._engine, "projecting the log") as connection:
+        async with self._pool.use("projecting the log") as connection:
             return Position(await connection.fetchval(_PROJECT, upto, max_events))
 
     async def index(self, most: int) -> int:
         """Index what the next events name, at most `most`; return how many were read. Raises StoreUnavailable: try again."""
-        async with driver_connection(self._engine, "indexing the names in events") as connection:
+        async with self._pool.use("indexing the names in events") as connection:
             return int(await connection.fetchval(_INDEX, most))
 
     async def read(self) -> NotifiedUpTo | None:
         """See `NotificationCursor.read`."""
-        async with driver_connection(self._engine, "reading what was notified") as connection:
+        async with self._pool.use("reading what was notified") as connection:
             row = await connection.fetchrow(_NOTIFIED)
         if row is None:
             return None
@@ -190,5 +189,5 @@ class PostgresReadModels:
 
     async def save(self, reached: NotifiedUpTo) -> None:
         """See `NotificationCursor.save`."""
-        async with driver_connection(self._engine, "noting what was notified") as connection:
+        async with self._pool.use("noting what was notified") as connection:
             await connection.execute(_NOTE_NOTIFIED, reached.position, reached.waited_us)

@@ -9,16 +9,18 @@ a second that most commands do not need.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from sqlalchemy import make_url, text
+from sqlalchemy import make_url
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 
 from extender.core.model.errors import SchemaOutdated
-from extender.store.engine import create_engine, one_connection, our_faults, plain_url
+from extender.store.engine import connect, one_connection, our_faults, plain_url
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -86,15 +88,22 @@ async def upgrade(url: str) -> str:
     current = await current_revision(url)
     if current is not None and current not in _known_revisions():
         return current
-    engine = create_engine(url, name="migrate", command_timeout_s=MIGRATION_TIMEOUT_S)
-    try:
-        with our_faults("migrating the database"):
-            async with _ONE_AT_A_TIME, engine.connect() as connection:
-                await connection.run_sync(run)
-                await connection.commit()
-    finally:
-        await engine.dispose()
+    with our_faults("migrating the database"):
+        async with _ONE_AT_A_TIME, migrating_engine(url).connect() as connection:
+            await connection.run_sync(run)
+            await connection.commit()
     return newest_revision()
+
+
+def migrating_engine(url: str) -> AsyncEngine:
+    """Return what Alembic connects with; it keeps no connection."""
+    return create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=functools.partial(
+            connect, url, name="migrate", command_timeout_s=MIGRATION_TIMEOUT_S
+        ),
+        poolclass=NullPool,
+    )
 
 
 async def current_revision(url: str) -> str | None:
@@ -150,7 +159,7 @@ def is_known(revision: str) -> bool:
     return revision in _known_revisions()
 
 
-@cache
+@functools.cache
 def migration_statements(revision: str) -> Sequence[str]:
     """Return the statements of the migrations up to a revision, in their order, without a database."""
     from alembic.operations import Operations
@@ -193,22 +202,13 @@ def _scripts() -> ScriptDirectory:
 
 async def _read_schema(url: str) -> tuple[str | None, str | None]:
     """Return the revision, and what `migrations/env.py` wrote of `oldest_compatible`; None where there is none."""
-    engine = create_engine(url, name="migrate")
-    try:
-        with our_faults("reading the schema's revision"):
-            async with engine.connect() as connection:
-                has_table = await connection.scalar(
-                    text("SELECT to_regclass('gx.migration') IS NOT NULL")
-                )
-                if not has_table:
-                    renamed = (await connection.scalars(text(_RENAMED))).all()
-                    if renamed:
-                        raise SchemaOutdated(_renamed_text(renamed))
-                    return None, None
-                row = (await connection.execute(text(_READ_REVISION))).one_or_none()
-                return (None, None) if row is None else (str(row[0]), row[1])
-    finally:
-        await engine.dispose()
+    doing = "reading the schema's revision"
+    async with one_connection(url, doing, name="migrate") as connection:
+        if await connection.fetchval("SELECT to_regclass('gx.migration') IS NOT NULL"):
+            return tuple(await connection.fetchrow(_READ_REVISION) or (None, None))
+        if renamed := [row[0] for row in await connection.fetch(_RENAMED)]:
+            raise SchemaOutdated(_renamed_text(renamed))
+        return None, None
 
 
 def _renamed_text(schemas: Sequence[str]) -> str:

@@ -10,15 +10,10 @@ import asyncio
 import hashlib
 import logging
 
-import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncEngine
-
 from extender.core.model.ids import Position
 from extender.ports.log_ports import Snapshot
 from extender.runtime.log_keys import NO_KEYS, LogKeys
-from extender.store.engine import transaction
-from extender.store.tables import EVENT, SNAPSHOT
+from extender.store.engine import ConnectionPool
 
 log = logging.getLogger(__name__)
 
@@ -27,33 +22,42 @@ SNAPSHOT_SPACING = 2_000  # distance of older snapshots: a query about the past 
 OLD_SNAPSHOTS_MAX = 512  # older snapshots at most; for a longer log the distance is doubled
 POSITION_MAX = 2**63 - 1
 
-_NEWEST = (
-    sa.select(SNAPSHOT)
-    .join(EVENT, sa.and_(EVENT.c.position == SNAPSHOT.c.position, EVENT.c.hash == SNAPSHOT.c.chain))
-    .where(SNAPSHOT.c.codec == sa.bindparam("codec"), SNAPSHOT.c.position <= sa.bindparam("until"))
-    .order_by(SNAPSHOT.c.position.desc())
-    .offset(sa.bindparam("skip"))
-    .limit(1)
-)
+_NEWEST = """
+SELECT s.position, s.chain, s.codec, s.sha256, s.body, s.mac
+FROM gx.snapshot s JOIN gx.event e ON e.position = s.position AND e.hash = s.chain
+WHERE s.codec = $1 AND s.position <= $2 ORDER BY s.position DESC OFFSET $3 LIMIT 1
+"""
+# gx_writer may insert and delete here, but not update: rows are never changed.
+_DELETE_SAME = "DELETE FROM gx.snapshot WHERE position = $1 AND codec = ANY($2)"
+_ADD = """
+INSERT INTO gx.snapshot (position, codec, chain, sha256, body, mac) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING
+"""
+_DELETE_OLD = """
+DELETE FROM gx.snapshot WHERE (position, codec) NOT IN (
+    SELECT position, codec
+    FROM (SELECT position, codec, row_number() OVER (PARTITION BY codec ORDER BY position DESC) AS age FROM gx.snapshot) aged
+    WHERE age <= $1
+) AND NOT (codec = $2 AND position IN (SELECT min(position) FROM gx.snapshot WHERE codec = $2 GROUP BY position / $3))
+"""
 
 
 class PostgresSnapshots:
     """The `Snapshots` port on PostgreSQL.
 
     Args:
-        engine: Of `engine.create_engine`, a writing one for `save`; never the connection that appends.
+        pool: A writing one for `save`.
         keys: Authenticate snapshots; with a private key, one without a valid HMAC is not used.
     """
 
     def __init__(
         self,
-        engine: AsyncEngine,
+        pool: ConnectionPool,
         keys: LogKeys = NO_KEYS,
         *,
         snapshot_spacing: int = SNAPSHOT_SPACING,
         old_snapshots_max: int = OLD_SNAPSHOTS_MAX,
     ) -> None:
-        self._engine = engine
+        self._pool = pool
         self._keys = keys
         self._snapshot_spacing = snapshot_spacing
         self._old_snapshots_max = old_snapshots_max
@@ -72,72 +76,41 @@ class PostgresSnapshots:
             StoreUnavailable: Not saved, or the outcome is unknown; no retry is needed, the next snapshot replaces it.
         """
         rows = [
-            {
-                "position": each.position,
-                "codec": each.codec,
-                "chain": each.chain,
-                "sha256": await asyncio.to_thread(_digest, each.body),
-                "body": each.body,
-                "mac": await asyncio.to_thread(self._keys.mac, authenticated(each)) or None,
-            }
-            for each in (snapshot, *others)
-        ]
-        same = sa.and_(
-            SNAPSHOT.c.position == snapshot.position,
-            SNAPSHOT.c.codec.in_([each.codec for each in (snapshot, *others)]),
-        )
-        place = (SNAPSHOT.c.position, SNAPSHOT.c.codec)
-        age = sa.func.row_number().over(
-            partition_by=SNAPSHOT.c.codec, order_by=SNAPSHOT.c.position.desc()
-        )
-        aged = sa.select(*place, age.label("age")).subquery()
-        newest = sa.select(aged.c.position, aged.c.codec).where(aged.c.age <= KEPT)
-        older = (
-            sa.select(sa.func.min(SNAPSHOT.c.position))
-            .where(SNAPSHOT.c.codec == snapshot.codec)
-            .group_by(SNAPSHOT.c.position // self.stretch(snapshot.position))
-        )
-        async with transaction(self._engine, "saving a checkpoint") as connection:
-            # gx_writer may insert and delete here, but not update: rows are never changed.
-            await connection.execute(sa.delete(SNAPSHOT).where(same))
-            await connection.execute(insert(SNAPSHOT).on_conflict_do_nothing(), rows)
-            await connection.execute(
-                sa.delete(SNAPSHOT).where(
-                    sa.tuple_(*place).not_in(newest),
-                    sa.not_(
-                        sa.and_(SNAPSHOT.c.codec == snapshot.codec, SNAPSHOT.c.position.in_(older))
-                    ),
-                )
+            (
+                each.position, each.codec, each.chain, await asyncio.to_thread(_digest, each.body), each.body,
+                await asyncio.to_thread(self._keys.mac, authenticated(each)) or None,
             )
+            for each in (snapshot, *others)
+        ]  # fmt: skip
+        codecs = [each.codec for each in (snapshot, *others)]
+        stretch = self.stretch(snapshot.position)
+        async with self._pool.transaction("saving a checkpoint") as connection:
+            await connection.execute(_DELETE_SAME, snapshot.position, codecs)
+            await connection.executemany(_ADD, rows)
+            await connection.execute(_DELETE_OLD, KEPT, snapshot.codec, stretch)
 
     async def delete_all(self) -> None:
         """See `Snapshots.delete_all`."""
-        async with transaction(self._engine, "deleting the checkpoints") as connection:
-            await connection.execute(sa.delete(SNAPSHOT))
+        async with self._pool.use("deleting the checkpoints") as connection:
+            await connection.execute("DELETE FROM gx.snapshot")
 
     async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
         """See `Snapshots.newest`."""
-        parameters = {"codec": codec, "until": until if until is not None else POSITION_MAX}
         # One body at a time: they are megabytes and the first is nearly always intact.
         for skip in range(KEPT):
-            async with transaction(self._engine, "loading a checkpoint") as connection:
-                result = await connection.execute(_NEWEST, parameters | {"skip": skip})
-                row = result.one_or_none()
+            async with self._pool.use("loading a checkpoint") as connection:
+                row = await connection.fetchrow(_NEWEST, codec, until or POSITION_MAX, skip)
             if row is None:
                 return None
-            snapshot = Snapshot(
-                position=Position(row.position), chain=row.chain, codec=row.codec, body=row.body
-            )
-            if await asyncio.to_thread(_digest, row.body) != row.sha256:
+            position, chain, codec, sha256, body, mac = row
+            if await asyncio.to_thread(_digest, body) != sha256:
                 continue
-            valid = await asyncio.to_thread(
-                self._keys.mac_valid, authenticated(snapshot), row.mac or b""
-            )
-            if valid:
+            snapshot = Snapshot(position=Position(position), chain=chain, codec=codec, body=body)
+            if await asyncio.to_thread(self._keys.mac_valid, authenticated(snapshot), mac or b""):
                 return snapshot
             log.warning(
                 "snapshot not used: it has no HMAC of a key of this service",
-                extra={"position": row.position, "codec": row.codec},
+                extra={"position": position, "codec": codec},
             )
         return None
 

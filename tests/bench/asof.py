@@ -24,10 +24,10 @@ from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.state_dto import Scope
 from extender.snapshots.state_loader import backfill_snapshots
 from extender.store import schema_migration
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PROJECTING, PostgresReadModels
-from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import node_of, write_history
@@ -60,8 +60,8 @@ def run(scale: Scale) -> list[Figure]:
 async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
     await schema_migration.upgrade(url)
     await write_history(url, events)
-    writing, reading = create_engine(url, name="bench"), create_reading_engine(url)
-    projecting = create_engine(url, name="bench", settings=PROJECTING, pool_size=1)
+    writing, reading = ConnectionPool(url, name="bench"), reading_pool(url)
+    projecting = ConnectionPool(url, name="bench", settings=PROJECTING, size=1)
     seen: dict[str, list[float]] = {}
     try:
         async with PostgresEventLog(url) as log:
@@ -86,9 +86,9 @@ async def looking_back(url: str, events: int, rounds: int) -> list[Figure]:
         await plans(url, end)
         sizes = await sizes_of(url)
     finally:
-        await writing.dispose()
-        await reading.dispose()
-        await projecting.dispose()
+        await writing.close()
+        await reading.close()
+        await projecting.close()
     return figures(seen, f"{events:,} events", events, sizes)
 
 

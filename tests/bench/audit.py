@@ -28,7 +28,7 @@ from deploy.demo.ports import free_port
 from extender.control.monitors.read_model_projector import project_all
 from extender.snapshots.state_loader import backfill_snapshots
 from extender.store import schema_migration
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PROJECTING, PostgresReadModels
 from extender.store.snapshot_table import PostgresSnapshots
@@ -74,14 +74,14 @@ async def fill(url: str, events: int) -> None:
     await schema_migration.upgrade(url)
     await write_history(url, events)
     await note_names(url)
-    projecting = create_engine(url, name="bench", settings=PROJECTING, pool_size=1)
+    projecting = ConnectionPool(url, name="bench", settings=PROJECTING, size=1)
     async with PostgresEventLog(url) as log:
         end = (await log.head()).position
         await project_all(PostgresReadModels(projecting), end)
         snapshots = PostgresSnapshots(projecting)
         every = snapshots.stretch(end)
         await backfill_snapshots(log, snapshots, until=end, every=every)
-    await projecting.dispose()
+    await projecting.close()
 
 
 @contextmanager

@@ -56,7 +56,7 @@ from extender.ports.written_names import SCHEDULED
 from extender.runtime.system_clock import SystemClock
 from extender.store.decision_inputs import SETTINGS as STORING_INPUTS
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.bench.stand_in import Exchange
 
@@ -341,7 +341,7 @@ class _Connection(Exchange):
 async def main() -> None:
     """Serve until the process is ended."""
     url = os.environ["GANG_EXTENDER_DATABASE_URL"]
-    storing = create_engine(url, name="inputs", settings=STORING_INPUTS, pool_size=1, ping=False)
+    storing = ConnectionPool(url, name="inputs", settings=STORING_INPUTS, size=1)
     events = PostgresEventLog(url)
     grant = await events.take(holder="bench", address="", ttl_ms=LEASE_MS)
     log = Log(events, grant, PostgresDecisionInputs(storing))

@@ -28,7 +28,7 @@ from extender.core.log.events import (
     ReservationReleased,
 )
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.event_codec import EMPTY_CHAIN
 from extender.store.projections import PostgresReadModels
 from tests.support.logs.bulk_log import copy_events, writing_connection
@@ -224,7 +224,7 @@ async def write_history(url: str, count: int, **paced: int) -> int:
 
 async def note_names(url: str) -> None:
     """Index what the events of a log name, as the service does behind its appends."""
-    engine = create_engine(url, name="bench")
+    engine = ConnectionPool(url, name="bench")
     while await PostgresReadModels(engine).index(1000):
         pass
-    await engine.dispose()
+    await engine.close()

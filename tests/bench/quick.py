@@ -21,7 +21,7 @@ from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, Refusal
 from extender.core.planner.planning import plan
 from extender.store import schema_migration
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PROJECTING, PostgresReadModels, rebuild_projection
 from tests.bench import latency, planner, preemption, victim_search
@@ -238,7 +238,7 @@ def rebuild_rows(scale: Scale) -> Iterator[list[Figure]]:
 async def _rebuilt(url: str, events: int, rounds: int) -> dict[str, list[float]]:
     await schema_migration.upgrade(url)
     await write_history(url, events)
-    engine = create_engine(url, name="bench", settings=PROJECTING, pool_size=1)
+    engine = ConnectionPool(url, name="bench", settings=PROJECTING, size=1)
     rates: dict[str, list[float]] = {"project": [], "rebuild": []}
     try:
         async with PostgresEventLog(url) as log:
@@ -253,7 +253,7 @@ async def _rebuilt(url: str, events: int, rounds: int) -> dict[str, list[float]]
             assert await rebuild_projection(url) == end
             rates["rebuild"].append(end / (time.perf_counter() - began_s))
     finally:
-        await engine.dispose()
+        await engine.close()
     return rates
 
 

@@ -38,7 +38,7 @@ from extender.core.planner.plan_types import (
 from extender.core.planner.planning import plan
 from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import START_US
 from tests.bench.planner import leaf, make_nodes
@@ -91,7 +91,7 @@ def rate(database: str, count: int) -> float:
 async def fill(url: str, nodes: int, count: int) -> None:
     """Write so many decisions and their inputs."""
     await schema_migration.upgrade(url)
-    engine = create_engine(url, name="bench")
+    engine = ConnectionPool(url, name="bench")
     connection = await writing_connection(url)
     try:
         inputs = PostgresDecisionInputs(engine)
@@ -104,7 +104,7 @@ async def fill(url: str, nodes: int, count: int) -> None:
         await connection.execute("VACUUM (ANALYZE)", timeout=600)
     finally:
         await connection.close()
-        await engine.dispose()
+        await engine.close()
 
 
 async def decisions(

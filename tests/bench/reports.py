@@ -9,14 +9,12 @@ import re
 import time
 
 import asyncpg
-import sqlalchemy as sa
 import uvloop
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.queries.log.reports import DAY_US, REPORTS, ReportQuery
 from extender.store import schema_migration
-from extender.store.engine import transaction
-from extender.store.queries.event_queries import create_reading_engine
+from extender.store.engine import ConnectionPool
+from extender.store.queries.event_queries import reading_pool
 from extender.store.queries.report_queries import PostgresReportQueries, query_of
 from tests.bench.asof import analyze
 from tests.bench.figures import Figure, Scale
@@ -39,7 +37,7 @@ def run(scale: Scale) -> list[Figure]:
 async def reporting(url: str, events: int, rounds: int) -> list[Figure]:
     await schema_migration.upgrade(url)
     await write_history(url, events, pace_us=PACE_US, measured_every=500)
-    reading = create_reading_engine(url)
+    reading = reading_pool(url)
     try:
         await project(url, events)
         await analyze(url)
@@ -54,7 +52,7 @@ async def reporting(url: str, events: int, rounds: int) -> list[Figure]:
                 await reader.rows(asked)
                 seen.setdefault(what, []).append((time.perf_counter() - start) * 1e3)
     finally:
-        await reading.dispose()
+        await reading.close()
     return [
         Figure(
             bench="reports", what=what, unit="ms", better="lower", values=tuple(times), target="100 ms",
@@ -76,21 +74,18 @@ async def project(url: str, events: int) -> None:
         await connection.close()
 
 
-async def cases_of(engine: AsyncEngine, events: int) -> dict[str, ReportQuery]:
+async def cases_of(engine: ConnectionPool, events: int) -> dict[str, ReportQuery]:
     """Return the questions: about the last hour and day, an hour of long ago, and a gang that lived in the last day.
 
     Who was passed over by whom in a day is a hundred thousand pairs here: the first page of them is asked for.
     """
-    async with transaction(engine, "looking for the end") as connection:
-        end_us, middle_us, gang = (
-            await connection.execute(
-                sa.text(
-                    "SELECT max(at_us) FILTER (WHERE position = :last), max(at_us) FILTER (WHERE position = :half), "
-                    "max(gang) FROM gx.event WHERE position IN (:last, :half) OR position > :last - 500"
-                ),
-                {"last": events, "half": events // 2},
-            )
-        ).one()
+    async with engine.use("looking for the end") as connection:
+        end_us, middle_us, gang = await connection.fetchrow(
+            "SELECT max(at_us) FILTER (WHERE position = $1), max(at_us) FILTER (WHERE position = $2), "
+            "max(gang) FROM gx.event WHERE position IN ($1, $2) OR position > $1::bigint - 500",
+            events,
+            events // 2,
+        )
     cases = {}
     for name, kind in REPORTS.items():
         hour = ReportQuery(name=name, since_us=end_us - HOUR_US, until_us=end_us)
@@ -108,11 +103,11 @@ async def cases_of(engine: AsyncEngine, events: int) -> dict[str, ReportQuery]:
     return cases
 
 
-async def plan(engine: AsyncEngine, asked: ReportQuery) -> None:
+async def plan(engine: ConnectionPool, asked: ReportQuery) -> None:
     """Print the plan of a question, and refuse one that reads everything."""
     text, values = query_of(asked)
-    async with transaction(engine, "explaining") as connection:
-        found = await connection.execute(sa.text(f"EXPLAIN (COSTS OFF) {text.text}"), values)
-        lines = "\n".join(f"    {line}" for line in found.scalars())
+    async with engine.use("explaining") as connection:
+        plan = await connection.fetch(f"EXPLAIN (COSTS OFF) {text}", *values)
+        lines = "\n".join(f"    {line[0]}" for line in plan)
     print(f"{asked.name}, {(asked.until_us - asked.since_us) // HOUR_US} h {asked.gang}:\n{lines}")
     assert not WHOLE.search(lines), asked

@@ -28,7 +28,6 @@ import aiohttp
 from deploy.demo.ports import free_port
 from extender.control.monitors.log_verifier import FIRST_AFTER_S
 from extender.store import schema_migration
-from extender.store.embedded.embedded_server import running
 from tests.bench.filter_times import FilterTimes, filter_times
 from tests.bench.sides import BUILT_IN, NAMESPACE, OUR_VERSION, OURS, RACK, ZONE, Side
 from tests.bench.weight import Weight, children
@@ -38,7 +37,7 @@ from tests.controlplane.objects import a_namespace, a_node
 from tests.controlplane.plane import SHIPPED_MANIFESTS, ControlPlane, token_of
 from tests.controlplane.processes import Process
 from tests.e2e.scenarios.service import ROOT, NotAnswered, Service
-from tests.support.logs.postgres import database_of, execute
+from tests.support.logs.postgres import database_of, execute, running
 from tests.support.service.manifest_builders import SLOT
 from tests.support.waiting import PATIENCE_S, eventually
 

@@ -31,11 +31,11 @@ from extender.runtime.system_clock import SystemClock
 from extender.snapshots.state_loader import load_state, save_snapshot
 from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.event_codec import Row, encode_event
 from extender.store.log.log_reader import PAGE, PAGE_EVENTS, reading_connection
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import admission, note_names, write_history
@@ -294,7 +294,7 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
     await schema_migration.upgrade(url)
     size = await write_history(url, events)
     note = f"{events:,} events of {size // events} B"
-    engine = create_engine(url, name="bench")
+    engine = ConnectionPool(url, name="bench")
     snapshots = PostgresSnapshots(engine)
     seen: dict[str, list[tuple[float, float]]] = {}
     async with PostgresEventLog(url) as log:
@@ -320,7 +320,7 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
         watch = StateVerifier(watched, log, snapshots)
         for _ in range(rounds):
             seen.setdefault("look", []).append(await timed(watch.look()))
-    await engine.dispose()
+    await engine.close()
     await note_names(url)
     asked = await questions(url, events, rounds)
     bare = tuple(events / took for took, _ in seen["bare"])
@@ -365,7 +365,7 @@ async def reading(url: str, scale: Scale) -> list[Figure]:
 
 async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float, ...]]:
     """Run the queries of auditors, as HTTP and command line do; return the milliseconds of each call."""
-    engine = create_reading_engine(url)
+    engine = reading_pool(url)
     reader = PostgresEventQueries(engine)
     inputs = PostgresDecisionInputs(engine)
 
@@ -400,5 +400,5 @@ async def questions(url: str, events: int, rounds: int) -> dict[str, tuple[float
             start = time.perf_counter()
             await ask(number * 37 % (events // 50))
             seen.setdefault(what, []).append((time.perf_counter() - start) * 1e3)
-    await engine.dispose()
+    await engine.close()
     return {what: tuple(times) for what, times in seen.items()}

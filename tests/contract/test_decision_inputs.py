@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from extender.core.planner.plan_types import DecisionInput
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.fake_store import FakeDecisionInputs
 
@@ -20,9 +20,9 @@ async def inputs(store_url):
     if store_url is None:
         yield FakeDecisionInputs()
         return
-    engine = create_engine(store_url, name="test")
+    engine = ConnectionPool(store_url, name="test")
     yield PostgresDecisionInputs(engine)
-    await engine.dispose()
+    await engine.close()
 
 
 def an_input(number, parts):

@@ -24,10 +24,10 @@ from extender.core.log.events import (
 )
 from extender.core.model.ids import NIL_GANG, Position
 from extender.ports.query_ports import EventFilter
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels
-from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeEventQueries, Script
 from tests.support.logs.postgres import fresh_database, run
 
@@ -52,10 +52,10 @@ async def opened(place):
     if isinstance(place, FakeDatabase):
         yield FakeEventLog(place), FakeEventQueries(place)
         return
-    engine = create_reading_engine(place)
+    engine = reading_pool(place)
     async with PostgresEventLog(place) as log:
         yield log, PostgresEventQueries(engine)
-    await engine.dispose()
+    await engine.close()
 
 
 @pytest.fixture(scope="module", params=STORES)
@@ -198,9 +198,9 @@ async def write_names(place, indexed):
         script = Script(grant)
         await log.append(grant, [script.next(entry, gang="ns/g") for entry in entries])
     if isinstance(place, str):
-        engine = create_engine(place, name="test")
+        engine = ConnectionPool(place, name="test")
         assert await PostgresReadModels(engine).index(indexed or 1) > 0
-        await engine.dispose()
+        await engine.close()
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 
 from extender.core.log.events import PodBound
 from extender.core.model.ids import NodeName, PlanId, PodUid, Position
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels
-from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from tests.support.logs.fake_store import (
     FakeDatabase,
     FakeEventLog,
@@ -25,11 +25,11 @@ async def store(store_url):
         database = FakeDatabase()
         yield FakeEventLog(database), FakeIntervalProjection(database), FakeEventQueries(database)
         return
-    writing, reading = create_engine(store_url, name="test"), create_reading_engine(store_url)
+    writing, reading = ConnectionPool(store_url, name="test"), reading_pool(store_url)
     async with PostgresEventLog(store_url) as log:
         yield log, PostgresReadModels(writing), PostgresEventQueries(reading)
-    await writing.dispose()
-    await reading.dispose()
+    await writing.close()
+    await reading.close()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from extender.core.model.ids import Position
 from extender.ports.log_ports import Snapshot
 from extender.runtime.log_keys import make_key, parse_keys
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeSnapshots, Script
@@ -26,10 +26,10 @@ async def store(store_url):
         database = FakeDatabase()
         yield FakeEventLog(database), FakeSnapshots(database, **LADDER)
         return
-    engine = create_engine(store_url, name="test")
+    engine = ConnectionPool(store_url, name="test")
     async with PostgresEventLog(store_url) as log:
         yield log, PostgresSnapshots(engine, **LADDER)
-    await engine.dispose()
+    await engine.close()
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ async def test_a_checkpoint_of_another_history_is_not_used(store, made):
 async def test_a_snapshot_without_the_hmac_of_a_key_is_not_used(database_url, caplog):
     """With a key: none that was saved without it or with another one, or was changed since; and a line names it."""
     keys, others = (parse_keys(make_key()[0], "k") for _ in range(2))
-    engine = create_engine(database_url, name="test")
+    engine = ConnectionPool(database_url, name="test")
     async with PostgresEventLog(database_url) as log:
         grant = await log.take(holder="a", address="", ttl_ms=60_000)
         await log.append(grant, Script(grant).some(4))
@@ -176,4 +176,4 @@ async def test_a_snapshot_without_the_hmac_of_a_key_is_not_used(database_url, ca
         database_url, "UPDATE gx.snapshot SET body = 'x', sha256 = sha256('x') WHERE position = 4"
     )
     assert await mine.newest(codec="c") is None, "the others are not among the newest three"
-    await engine.dispose()
+    await engine.close()

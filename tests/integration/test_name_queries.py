@@ -45,10 +45,10 @@ from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.node_inventory import NodeInventory
 from extender.runtime.system_clock import SystemClock
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels
-from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.hypothesis_profile import daily
@@ -125,7 +125,7 @@ async def no_plan(_):
 @asynccontextmanager
 async def served(url, *objects):
     """Serve all of /v1 on a database and a cluster; yield the server."""
-    engine = create_reading_engine(url)
+    engine = reading_pool(url)
     async with Stage(*objects) as stage, PostgresEventLog(url) as log:
         reader = PostgresEventQueries(engine)
         feed = EventStream(log, reader)
@@ -159,7 +159,7 @@ async def served(url, *objects):
         yield server
         feed.stop()
         await server.close()
-    await engine.dispose()
+    await engine.close()
 
 
 @asynccontextmanager
@@ -302,9 +302,9 @@ async def test_a_history_has_what_others_did_and_every_gang_of_the_name(written)
 
 async def test_any_name_is_explained_as_it_was(written):
     """A group, its pod and its node, before, while and after they were in the log of a real database."""
-    engine = create_engine(written, name="project")
+    engine = ConnectionPool(written, name="project")
     assert await PostgresReadModels(engine).project(Position(11), max_events=100) == 11
-    await engine.dispose()
+    await engine.close()
     cases = {
         ("ns/job", 3): "PodGroup ns/job had its capacity reserved: 1 bound, 0 reserved",
         ("ns/job", 8): "PodGroup ns/job did not exist any more: it was removed at ",
@@ -432,10 +432,10 @@ async def several_namespaces(database_url):
             for data in (GangObserved(kind="PodGroup"), refused):
                 events.append(script.next(data, gang=gang, uid=f"several-{number}"))
         await log.append(grant, events)
-    engine = create_engine(database_url, name="project")
+    engine = ConnectionPool(database_url, name="project")
     projection = PostgresReadModels(engine)
     assert await projection.project(Position(len(events)), max_events=100) == len(events)
-    await engine.dispose()
+    await engine.close()
     return database_url
 
 

@@ -18,7 +18,7 @@ from extender.core.model.errors import SchemaOutdated
 from extender.queries.verification.log_verification import LogVerification
 from extender.runtime.log_keys import NO_KEYS
 from extender.store import schema_migration, tables
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log_evidence import PostgresLogEvidence
 from extender.store.tables import SCHEMA
@@ -64,11 +64,11 @@ def other_database_url(postgres_url):
 
 async def test_migrations_from_empty_equal_the_metadata(empty_database_url, other_database_url):
     await schema_migration.upgrade(empty_database_url)
-    engine = create_engine(other_database_url, name="test")
+    engine = ConnectionPool(other_database_url, name="test")
     async with engine.begin() as connection:
         await connection.execute(CreateSchema(SCHEMA))
         await connection.run_sync(METADATA.create_all)
-    await engine.dispose()
+    await engine.close()
     migrated = await catalogue(empty_database_url)
     assert migrated == await catalogue(other_database_url)
     assert len(migrated) > 40

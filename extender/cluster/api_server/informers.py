@@ -80,11 +80,9 @@ class Sink(Protocol):
 
     def upsert(self, api_object: Any) -> None:  # noqa: ANN401 -- one of the types of its resources
         """Add or replace an object."""
-        ...
 
     def delete(self, api_object: Any) -> None:  # noqa: ANN401 -- one of the types of its resources
         """Remove an object; only its kind, group, name and UID are guaranteed to be set."""
-        ...
 
 
 class ResourceVersionExpired(Exception):

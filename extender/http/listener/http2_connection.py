@@ -82,11 +82,9 @@ class Connections(Protocol):
 
     def admit(self, gate: Any, transport: asyncio.Transport) -> str:  # noqa: ANN401
         """Count a connection, or return why it is refused."""
-        ...
 
     def release(self, transport: asyncio.Transport, peer: str) -> None:
         """Count it no more."""
-        ...
 
 
 class Http2Connection(asyncio.Protocol):
@@ -290,22 +288,14 @@ class Http2Connection(asyncio.Protocol):
                 return self._open(number, headers, event.stream_ended is None)
             case h2.events.DataReceived(stream_id=int(number)):
                 size = event.flow_controlled_length or 0
-                if (stream := self._streams.get(number)) is None:  # it was reset by us
-                    self.consumed(number, size)
-                    return None
-                stream.arrive(event.data or b"", size)
-                return stream
+                if (stream := self._streams.get(number)) is not None:
+                    stream.arrive(event.data or b"", size)
+                    return stream
+                self.consumed(number, size)  # it was reset by us
             case h2.events.StreamEnded(stream_id=int(number)):
                 if (stream := self._streams.get(number)) is not None:
                     stream.end_request()
                 return stream
-            case _:
-                self._note(event)
-                return None
-
-    def _note(self, event: h2.events.Event) -> None:
-        """Handle an event that brings nothing of a request."""
-        match event:
             case h2.events.StreamReset(stream_id=int(number)):
                 if (stream := self._streams.get(number)) is not None:
                     stream.lose(ConnectionResetError("the caller has reset the stream"))
@@ -317,6 +307,7 @@ class Http2Connection(asyncio.Protocol):
                 self.close()
             case _:  # pings and settings are answered by h2
                 pass
+        return None
 
     def _open(self, number: int, headers: Headers, has_body: bool) -> StreamTransport | None:  # noqa: FBT001
         try:
@@ -475,7 +466,7 @@ class MalformedRequest(Exception):
 
 
 class StreamTransport(asyncio.Transport):
-    """A request and its response.
+    """A request and its response; it has what aiohttp calls of a transport, and no more.
 
     Args:
         has_body: Whether data or its end will arrive.
@@ -583,23 +574,9 @@ class StreamTransport(asyncio.Transport):
         """Return what the transport of the connection knows."""
         return self._connection.extra_info(name, default)
 
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Replace the protocol."""
-        assert isinstance(protocol, asyncio.Protocol)
-        self._protocol = protocol
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol."""
-        assert self._protocol is not None
-        return self._protocol
-
     def is_closing(self) -> bool:
         """Return whether nothing can be sent any more."""
         return self._closed or self.complete
-
-    def is_reading(self) -> bool:
-        """Return whether data that arrives is taken."""
-        return self._reading and not self._closed
 
     def pause_reading(self) -> None:
         """Let the caller send no more than its window of flow control."""
@@ -611,10 +588,6 @@ class StreamTransport(asyncio.Transport):
         unread, self._unread = self._unread, 0
         if unread and not self._closed:
             self._connection.consumed(self.stream_id, unread)
-
-    def get_write_buffer_size(self) -> int:
-        """Return the bytes that are not sent yet."""
-        return len(self.unsent)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send a part of a response of HTTP/1.1."""
@@ -632,10 +605,6 @@ class StreamTransport(asyncio.Transport):
         self.unsent.add(data)
         self.complete = self._left == 0
         self._connection.send_body(self)
-
-    def can_write_eof(self) -> bool:
-        """Return false: a response ends by its length, or with `close`."""
-        return False
 
     def close(self) -> None:
         """End the stream; what was written is sent before."""

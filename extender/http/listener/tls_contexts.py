@@ -8,10 +8,11 @@ listener is closed, and a CA that was removed is no longer trusted, which adding
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -315,42 +316,43 @@ def _front(current: Callable[[str | None], ssl.SSLContext], *, asks: bool) -> ss
 def _load_pair(
     context: ssl.SSLContext, certificate: str, key: str, setting: str, key_setting: str
 ) -> None:
+    def refuse() -> str:  # without it, OpenSSL would ask for a password on the terminal
+        raise BadInput(f"{key_setting}: {key} has a password; use a key without one")
+
+    with _reading(key_setting, key):
+        try:
+            context.load_cert_chain(certificate, key, password=refuse)
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                msg = f"{key_setting}: {key} is not the key of {certificate} ({setting})"
+            else:
+                msg = f"{key_setting}: {key} is not a private key in PEM, or {certificate} ({setting}) is not usable: {_text(error)}"
+            raise BadInput(msg) from error
+
+
+@contextlib.contextmanager
+def _reading(setting: str, path: str) -> Iterator[None]:
+    """Raise an error of the operating system as one of the setting."""
     try:
-        context.load_cert_chain(certificate, key, password=_no_password(key_setting, key))
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            msg = f"{key_setting}: {key} is not the key of {certificate} ({setting})"
-        else:
-            msg = f"{key_setting}: {key} is not a private key in PEM, or {certificate} ({setting}) is not usable: {_text(error)}"
-        raise BadInput(msg) from error
+        yield
     except OSError as error:
-        raise BadInput(f"{key_setting}: cannot read {key}: {error.strerror or error}") from error
-
-
-def _no_password(setting: str, key: str) -> Callable[[], str]:
-    """Return what OpenSSL calls for a key with a password; without it, it would ask on the terminal."""
-
-    def refuse() -> str:
-        raise BadInput(f"{setting}: {key} has a password; use a key without one")
-
-    return refuse
+        raise BadInput(f"{setting}: cannot read {path}: {error.strerror or error}") from error
 
 
 def _load_authorities(context: ssl.SSLContext, path: str, setting: str) -> None:
-    try:
-        context.load_verify_locations(cafile=path)
-    except ssl.SSLError as error:
-        raise BadInput(f"{setting}: {path} has no usable CA: {_text(error)}") from error
-    except OSError as error:
-        raise BadInput(f"{setting}: cannot read {path}: {error.strerror or error}") from error
+    with _reading(setting, path):
+        try:
+            context.load_verify_locations(cafile=path)
+        except ssl.SSLError as error:
+            raise BadInput(f"{setting}: {path} has no usable CA: {_text(error)}") from error
 
 
 def read_certificates(setting: str, path: str) -> tuple[x509.Certificate, ...]:
     """Return the certificates of a PEM file, one or more."""
+    with _reading(setting, path):
+        text = Path(path).read_bytes()
     try:
-        return tuple(x509.load_pem_x509_certificates(Path(path).read_bytes()))
-    except OSError as error:
-        raise BadInput(f"{setting}: cannot read {path}: {error.strerror or error}") from error
+        return tuple(x509.load_pem_x509_certificates(text))
     except ValueError as error:
         raise BadInput(f"{setting}: {path} has no certificate in PEM: {error}") from error
 

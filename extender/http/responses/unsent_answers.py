@@ -132,6 +132,8 @@ class SentResponse(web.Response):
 class PacedTransport(asyncio.Transport):
     """A connection that takes no more bytes than its caller does; for the protocol above it, it is the transport.
 
+    It has what aiohttp calls of one, and no more.
+
     Args:
         transport: That of the event loop. Its protocol passes `pause_writing` and `resume_writing` on to `pause` and `resume`.
         in_flight: Counts what is not sent yet.
@@ -142,7 +144,7 @@ class PacedTransport(asyncio.Transport):
         self, transport: asyncio.Transport, in_flight: BytesInFlight, hold: Callable[[bool], None]
     ) -> None:
         super().__init__()
-        self.unsent = UnsentBytes(in_flight, self._stalled)
+        self.unsent = UnsentBytes(in_flight, self.abort)
         self._transport = transport
         self._hold = hold
         self._paused = False
@@ -172,21 +174,9 @@ class PacedTransport(asyncio.Transport):
         """Return what the transport of the event loop knows."""
         return self._transport.get_extra_info(name, default)
 
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Replace the protocol of the event loop."""
-        self._transport.set_protocol(protocol)
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol of the event loop."""
-        return self._transport.get_protocol()
-
     def is_closing(self) -> bool:
         """Return whether nothing more can be written."""
         return self._closes or self._transport.is_closing()
-
-    def is_reading(self) -> bool:
-        """Return whether data that arrives is taken."""
-        return self._transport.is_reading()
 
     def pause_reading(self) -> None:
         """Take no data."""
@@ -195,10 +185,6 @@ class PacedTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         """Take data again."""
         self._transport.resume_reading()
-
-    def get_write_buffer_size(self) -> int:
-        """Return the bytes that are not sent yet."""
-        return len(self.unsent) + self._transport.get_write_buffer_size()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes, or keep them until the caller takes those before them."""
@@ -209,10 +195,6 @@ class PacedTransport(asyncio.Transport):
             return
         self.unsent.add(data)
         self._send()
-
-    def can_write_eof(self) -> bool:
-        """Return false: an answer ends by its length, or with `close`."""
-        return False
 
     def close(self) -> None:
         """End the connection; what was written is sent before."""
@@ -240,6 +222,3 @@ class PacedTransport(asyncio.Transport):
         if holds != self._holds:
             self._holds = holds
             self._hold(holds)
-
-    def _stalled(self) -> None:
-        self.abort()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -44,11 +44,6 @@ LOOK_S = 0.05  # a closed connection of a caller is noticed within this time
 HUNG_UP = 499
 
 
-class _Reply(NamedTuple):
-    answer: VerbAnswer
-    misdirected: bool
-
-
 class LeaderProxy:
     """Forwards calls to the leader over one HTTP session."""
 
@@ -61,7 +56,7 @@ class LeaderProxy:
         self._bind_s = settings.bind_timeout_s - min(2.0, settings.bind_timeout_s / 10)
         self._session: aiohttp.ClientSession | None = None
         self._silent: tuple[str, float, str] = ("", 0.0, "")  # address, until when, why
-        self._tasks: dict[asyncio.Task[_Reply], VerbCall] = {}
+        self._tasks: dict[asyncio.Task[tuple[VerbAnswer, bool]], VerbCall] = {}
         self._watching: asyncio.Task[None] | None = None
         self._stopped = False
         self.open = 0  # calls that wait here for an answer
@@ -128,7 +123,7 @@ class LeaderProxy:
             address, reason = self._leader_now(verb)
             if address and not self._stopped:
                 try:
-                    reply = await self._send(address, call, began_s, deadline_s)
+                    answer, misdirected = await self._send(address, call, began_s, deadline_s)
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     reason = self._no_answer(address, error)
                 except asyncio.CancelledError:
@@ -136,12 +131,12 @@ class LeaderProxy:
                         raise
                     reason = "this replica is stopping"
                 else:
-                    if not reply.misdirected:
+                    if not misdirected:
                         METRICS.extender_requests.labels(verb, "forwarded").inc()
                         METRICS.extender_request_duration_seconds.labels(verb).observe(
                             _now_s() - began_s
                         )
-                        return reply.answer
+                        return answer
                     reason = f"{address} does not lead any more"
             over = self._is_stopped() or _now_s() + LOOK_S >= deadline_s
             if over or not self._worth_waiting(verb, address):
@@ -196,8 +191,8 @@ class LeaderProxy:
 
     async def _send(
         self, address: str, call: VerbCall, began_s: float, deadline_s: float
-    ) -> _Reply:
-        """Return the answer of one request; it is cancelled when the caller closes its connection."""
+    ) -> tuple[VerbAnswer, bool]:
+        """Return the answer of one request, and whether that replica does not lead; it is cancelled when the caller closes its connection."""
         task = asyncio.create_task(
             self._post(f"{address}/scheduler/{call.verb}", call.body, began_s, deadline_s),
             name=f"forward {call.verb}",
@@ -211,7 +206,9 @@ class LeaderProxy:
             del self._tasks[task]
             task.cancel()
 
-    async def _post(self, url: str, body: bytes, began_s: float, deadline_s: float) -> _Reply:
+    async def _post(
+        self, url: str, body: bytes, began_s: float, deadline_s: float
+    ) -> tuple[VerbAnswer, bool]:
         now_s = _now_s()
         left = aiohttp.ClientTimeout(total=max(LOOK_S, deadline_s - now_s), sock_connect=CONNECT_S)
         headers = {FORWARDED: str(int((now_s - began_s) * 1000)), "Content-Type": JSON}
@@ -219,7 +216,7 @@ class LeaderProxy:
             url, data=body, headers=headers, timeout=left, **self._tls_options()
         ) as reply:
             answer = VerbAnswer(await reply.read(), reply.status, reply.content_type)
-            return _Reply(answer, MISDIRECTED in reply.headers)
+            return answer, MISDIRECTED in reply.headers
 
     def _connections(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -258,23 +255,15 @@ def error_answer(verb: Verb, text: str, headers: dict[str, str] | None = None) -
 
 def call_of(verb: Verb, request: web.Request) -> VerbCall:
     """Return the call that a request is."""
+    # with client certificates, only a call that a replica sent counts as forwarded
+    forwarded = FORWARDED in request.headers and request.get(FROM_REPLICA, True)
     return VerbCall(
         verb=verb,
         body=body_of(request),
         closed=lambda: connection_closed(request),
-        forwarded=is_forwarded(request),
-        waited_ms=waited_ms(request),
+        forwarded=forwarded,
+        waited_ms=(milliseconds(request, FORWARDED) or 0) if forwarded else 0,
     )
-
-
-def is_forwarded(request: web.Request) -> bool:
-    """Return whether another replica sent a call; with client certificates, only that of a replica counts."""
-    return FORWARDED in request.headers and request.get(FROM_REPLICA, True)
-
-
-def waited_ms(request: web.Request) -> int:
-    """Return the age of a forwarded call in milliseconds; 0 for a call that was not forwarded."""
-    return (milliseconds(request, FORWARDED) or 0) if is_forwarded(request) else 0
 
 
 def milliseconds(request: web.Request, header: str) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
 
 import msgspec
@@ -21,7 +21,6 @@ from extender.control.verbs.extender_service import ExtenderService
 from extender.core.model.errors import BadInput, NotReady
 from extender.core.model.ids import NodeName
 from extender.core.model.pods import Pod
-from extender.core.verbs.filter_and_prioritize import FilterDecision
 from extender.core.verbs.preempt_verb import NodeCandidate
 from extender.http.responses.json_responses import Handler
 from extender.http.scheduler import wire
@@ -116,7 +115,8 @@ class VerbHandlers:
         except NotReady as error:
             self._line("filter", "cannot-answer", started, pod, offered=len(offered), left=0)
             return error_answer("filter", str(error))
-        result = wire.filter_result(args, set(decision.passed), _refusals(decision))
+        failed = dict.fromkeys(decision.refused, decision.reason)
+        result = wire.filter_result(args, set(decision.passed), failed)
         outcome, left = decision.outcome, len(decision.passed)
         self._line("filter", outcome, started, pod, offered=len(offered), left=left)
         return VerbAnswer(wire.encode(result))
@@ -178,20 +178,10 @@ class VerbHandlers:
     def _bound(self, ref: PodRef, node: NodeName, refusal: str, started: float) -> VerbAnswer:
         outcome = "refused" if refusal else "bound"
         seconds = _count("bind", outcome, started)
-        log.debug(
-            "call",
-            extra={
-                "verb": "bind",
-                "outcome": outcome,
-                "pod": f"{ref.namespace}/{ref.name}",
-                "pod_uid": ref.uid,
-                "node": node,
-                "epoch": self._leader.epoch,
-                "position": self._leader.committed.position,
-                "error": refusal,
-                "total_ms": round(seconds * 1000, 3),
-            },
-        )
+        if log.isEnabledFor(logging.DEBUG):
+            pod = f"{ref.namespace}/{ref.name}"
+            about = {"pod": pod, "pod_uid": ref.uid, "node": node, "error": refusal}
+            self._log("bind", outcome, seconds, about)
         if not refusal:
             return BOUND
         return VerbAnswer(wire.encode(wire.ExtenderBindingResult(error=refusal)))
@@ -200,23 +190,17 @@ class VerbHandlers:
         self, verb: Verb, outcome: str, started: float, pod: Pod, *, offered: int, left: int
     ) -> None:
         seconds = _count(verb, outcome, started)
-        if not log.isEnabledFor(logging.DEBUG):
-            return
-        log.debug(
-            "call",
-            extra={
-                "verb": verb,
-                "outcome": outcome,
-                "pod": pod.path,
-                "pod_uid": pod.uid,
-                "group": str(pod.group) if pod.group is not None else "",
-                "nodes_offered": offered,
-                "nodes_left": left,
-                "epoch": self._leader.epoch,
-                "position": self._leader.committed.position,
-                "total_ms": round(seconds * 1000, 3),
-            },
-        )
+        if log.isEnabledFor(logging.DEBUG):
+            group = str(pod.group) if pod.group is not None else ""
+            about = {"pod": pod.path, "pod_uid": pod.uid, "group": group}
+            self._log(
+                verb, outcome, seconds, {**about, "nodes_offered": offered, "nodes_left": left}
+            )
+
+    def _log(self, verb: Verb, outcome: str, seconds: float, about: Mapping[str, object]) -> None:
+        where = {"epoch": self._leader.epoch, "position": self._leader.committed.position}
+        call = {"verb": verb, "outcome": outcome, **about, **where}
+        log.debug("call", extra={**call, "total_ms": round(seconds * 1000, 3)})
 
 
 BOUND = VerbAnswer(wire.encode(wire.ExtenderBindingResult(error="")))
@@ -240,31 +224,23 @@ def _count(verb: Verb, outcome: str, started: float) -> float:
     return seconds
 
 
-def _refusals(decision: FilterDecision) -> dict[NodeName, str]:
-    return dict.fromkeys(decision.refused, decision.reason)
-
-
 def _candidates(args: wire.ExtenderPreemptionArgs) -> list[NodeCandidate]:
     """Return the candidates with UIDs of victims; without nodes that have none: kube-scheduler panics on them."""
-    candidates: dict[NodeName, NodeCandidate] = {}
-    for name, meta in (args.node_name_to_meta_victims or {}).items():
-        uids = tuple(pod.uid for pod in meta.pods or ())
-        candidates[name] = NodeCandidate(
-            node=name, victims=uids, violations=meta.num_pdb_violations
-        )
-    for name, full in (args.node_name_to_victims or {}).items():
-        uids = tuple(pod.metadata.uid for pod in full.pods or ())
-        candidates[name] = NodeCandidate(
-            node=name, victims=uids, violations=full.num_pdb_violations
-        )
-    return [candidate for candidate in candidates.values() if candidate.victims]
+    metas = args.node_name_to_meta_victims or {}
+    offered = {name: ([pod.uid for pod in v.pods or ()], v.num_pdb_violations) for name, v in metas.items()}  # fmt: skip
+    for name, victims in (args.node_name_to_victims or {}).items():
+        uids = [pod.metadata.uid for pod in victims.pods or ()]
+        offered[name] = uids, victims.num_pdb_violations
+    return [
+        NodeCandidate(node=name, victims=tuple(uids), violations=violations)
+        for name, (uids, violations) in offered.items()
+        if uids
+    ]
 
 
 def _meta_victims(chosen: Sequence[NodeCandidate]) -> dict[NodeName, wire.MetaVictims]:
     return {
-        c.node: wire.MetaVictims(
-            pods=[wire.MetaPod(uid=uid) for uid in c.victims], num_pdb_violations=c.violations
-        )
+        c.node: wire.MetaVictims([wire.MetaPod(uid) for uid in c.victims], c.violations)
         for c in chosen
     }
 

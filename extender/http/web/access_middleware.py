@@ -189,11 +189,8 @@ class AccessControl:
         try:
             grant = await self._grant(request, need)
             outcome = "allowed"
-        except Unauthenticated:
-            outcome = "unauthenticated"
-            raise
-        except Forbidden:
-            outcome = "forbidden"
+        except (Unauthenticated, Forbidden) as refused:
+            outcome = type(refused).__name__.lower()
             raise
         finally:
             METRICS.http_access.labels(outcome).inc()

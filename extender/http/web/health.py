@@ -73,18 +73,16 @@ class Probes:
 
     async def ready(self, _: web.Request) -> web.Response:
         """Return whether this replica can answer kube-scheduler, without reasons."""
-        return _probed(all(check.ok for check in self._checks()), ())
+        return _health(self._checks(), shows=False)
 
     async def ready_with_reasons(self, _: web.Request) -> web.Response:
         """Return whether this replica can answer kube-scheduler, and why."""
-        checks = self._checks()
-        return _probed(all(check.ok for check in checks), checks)
+        return _health(self._checks())
 
     @READINESS.handler
     async def readiness(self, _request: web.Request, _: Query) -> web.Response:
         """Return the same, as an answer that is 200 in both cases."""
-        checks = self._checks()
-        return _health(200, all(check.ok for check in checks), checks)
+        return _health(self._checks(), status=200)
 
     def _checks(self) -> tuple[ReadinessCheck, ...]:
         """Return the checks, and log the reasons when they have changed since the last call."""
@@ -97,7 +95,7 @@ class Probes:
 
     async def live(self, _: web.Request) -> web.Response:
         """Return ready while the process serves; an outage of Postgres or the API server does not count."""
-        return _probed(True, ())  # noqa: FBT003 -- the field is named in the answer
+        return _health(())
 
     async def send_away(self, _: web.Request, response: web.StreamResponse) -> None:
         """Close a connection after its response while this replica is not ready, or is stopping.
@@ -148,10 +146,11 @@ async def exposition(registry: CollectorRegistry) -> bytes:
     return b"".join(parts)
 
 
-def _probed(ready: bool, checks: tuple[ReadinessCheck, ...]) -> web.Response:  # noqa: FBT001
-    return _health(200 if ready else 503, ready, checks)
-
-
-def _health(status: int, ready: bool, checks: tuple[ReadinessCheck, ...]) -> web.Response:  # noqa: FBT001
-    body = msgspec.json.encode(Health(ready=ready, checks=list(checks)))
+def _health(
+    checks: tuple[ReadinessCheck, ...], *, shows: bool = True, status: int = 0
+) -> web.Response:
+    """Return the answer; `shows`: with the checks; `status` 0: 200 if all are passed, else 503."""
+    ready = all(check.ok for check in checks)
+    body = msgspec.json.encode(Health(ready=ready, checks=list(checks) if shows else []))
+    status = status or (200 if ready else 503)
     return web.Response(status=status, body=body, content_type="application/json")

@@ -11,7 +11,7 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
@@ -40,31 +40,15 @@ ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 -- compared, not listened on
 
 # on a request whose connection is closed after the response
 LAST_CALL = web.RequestKey("last-call", bool)
-Check = Callable[[web.Request], None]
 
 
-def check_of(
+def callers_of(
     listener: Listener, settings: Settings, connections: ConnectionLimits, tls: TlsContexts | None
-) -> Check:
-    """Return the check of a listener; it raises RequestRefused."""
+) -> PlainCallers | CertifiedCallers | None:
+    """Return what checks the callers of a listener; None: it has TLS and asks for no certificate, so all are accepted."""
     if tls is None:
-        return PlainCallers(listener, settings).check
-    if listener.asks_for_certificates:
-        return CertifiedCallers(settings, connections, tls).check
-    return _any_caller
-
-
-def direct_check_of(
-    listener: Listener, settings: Settings, tls: TlsContexts | None, connections: ConnectionLimits
-) -> DirectCheck:
-    """Return the same check for requests that do not go through aiohttp; it accepts no more than that of `check_of`."""
-    if tls is None:
-        return PlainCallers(listener, settings).direct_caller
-    return CertifiedCallers(settings, connections, tls).direct_caller
-
-
-def _any_caller(_: web.Request) -> None:
-    """Accept the request: this listener has TLS and asks for no certificate."""
+        return PlainCallers(listener, settings)
+    return CertifiedCallers(settings, connections, tls) if listener.asks_for_certificates else None
 
 
 async def close_outdated(request: web.Request, response: web.StreamResponse) -> None:
@@ -115,10 +99,8 @@ class CertifiedCallers:
             request[LAST_CALL] = True
         request[FROM_REPLICA] = not self._replicas.isdisjoint(certificate.names)
 
-    def direct_caller(
-        self, certificate: ClientCertificate | None, _host: str
-    ) -> DirectCaller | None:
-        """Return the caller whom `check` accepts; None for one whom it refuses, and for another replica."""
+    def closes_after(self, certificate: ClientCertificate | None, _host: str) -> bool | None:
+        """Return for a caller whom `check` accepts whether the connection is closed after the response; None: `check` decides."""
         if certificate is None:
             return None
         now_s = self._tls.now_s()
@@ -128,7 +110,7 @@ class CertifiedCallers:
             and not self._allowed.isdisjoint(certificate.names)
             and self._replicas.isdisjoint(certificate.names)
         )
-        return DirectCaller(last_call=certificate.is_due(now_s)) if accepted else None
+        return certificate.is_due(now_s) if accepted else None
 
     def _log(self, names: tuple[str, ...]) -> None:
         if names not in self._logged and len(self._logged) < NAMES_LOGGED_MAX:
@@ -169,9 +151,9 @@ class PlainCallers:
             text = f"Content-Type {request.content_type[:SHOWN_MAX]!r}: the body of a request must be {JSON}"
             raise RequestRefused("content-type", 415, "Not JSON", text)
 
-    def direct_caller(self, _: ClientCertificate | None, host: str) -> DirectCaller | None:
-        """Return the caller of a request with this header Host, no Origin and JSON; None where `check` has to look."""
-        return DirectCaller() if host_name(host) in self._hosts else None
+    def closes_after(self, _: ClientCertificate | None, host: str) -> bool | None:
+        """Return false for a request with this header Host, no Origin and JSON that `check` accepts; None: `check` decides."""
+        return False if host_name(host) in self._hosts else None
 
     def _is_called(self, host: str, request: web.Request) -> bool:
         """Return whether a header Host has the address that was called, of a service on all addresses.
@@ -210,16 +192,6 @@ def _refused(reason: str, text: str) -> RequestRefused:
 REASONS: Final = {200: "OK", 400: "Bad Request", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
 
 
-class DirectCaller(NamedTuple):
-    """A caller who may call."""
-
-    last_call: bool = False  # the connection is closed after the response
-
-
-# None: aiohttp decides about the request
-DirectCheck = Callable[[ClientCertificate | None, str], DirectCaller | None]
-
-
 class DirectCalls:
     """Answers the usual calls of kube-scheduler without aiohttp: bytes of a request in, bytes of a response out.
 
@@ -235,12 +207,12 @@ class DirectCalls:
         self,
         verbs: VerbHandlers,
         limits: RequestLimits,
-        check: DirectCheck,
+        callers: PlainCallers | CertifiedCallers,
         sends_away: Callable[[], bool],
     ) -> None:
         self._verbs = verbs
         self._limits = limits
-        self._check = check
+        self._callers = callers
         self._sends_away = sends_away
 
     def begin(
@@ -251,27 +223,27 @@ class DirectCalls:
     ) -> DirectResponse | asyncio.Task[DirectResponse] | None:
         """Return the response, the task that makes it, or None; see `DirectAnswer`."""
         head, body = request
-        caller = self._check(certificate, head.host)
-        if caller is None or self._sends_away() or not self._verbs.may_answer_at_once():
+        closes = self._callers.closes_after(certificate, head.host)
+        if closes is None or self._sends_away() or not self._verbs.may_answer_at_once():
             return None
         if not self._limits.accepts(f"/scheduler/{head.verb}", body):
             return None
         if head.verb == "bind":
             call = VerbCall("bind", body, closed)
-            return asyncio.create_task(self._finish(call, caller))
+            return asyncio.create_task(self._finish(call, closes=closes))
         try:
             answer = self._verbs.answer_at_once(head.verb, body)
         except Exception:  # noqa: BLE001 -- logged, and answered as aiohttp does
             return _failed(head.verb)
-        return _response(answer, closes=caller.last_call)
+        return _response(answer, closes=closes)
 
-    async def _finish(self, call: VerbCall, caller: DirectCaller) -> DirectResponse:
+    async def _finish(self, call: VerbCall, *, closes: bool) -> DirectResponse:
         try:
             with self._limits.in_flight(len(call.body)):
                 answer = await self._verbs.answer(call)
         except Exception:  # noqa: BLE001 -- logged, and answered as aiohttp does
             return _failed(call.verb)
-        return _response(answer, closes=caller.last_call or self._sends_away())
+        return _response(answer, closes=closes or self._sends_away())
 
 
 def _failed(verb: str) -> DirectResponse:

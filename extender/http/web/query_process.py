@@ -128,10 +128,7 @@ class QueryProcess:
         log_format: str = "",
     ) -> None:
         self._command = command
-        self._database_url = database_url
-        self._log_level = log_level
-        self._log_format = log_format
-        self._anchor_key_file = anchor_key_file
+        self._given = database_url, log_level, anchor_key_file, log_format
         self._forked = forked.process if forked is not None else None
         self._listening = forked.listening if forked is not None else None
         self._session: aiohttp.ClientSession | None = None
@@ -174,14 +171,9 @@ class QueryProcess:
     async def _start(self) -> Process | ForkedProcess:
         assert self._listening is not None, "not opened"
         number = self._listening.fileno()
+        url, level, key_file, log_format = self._given
         given = QueryProcessOptions(
-            self._database_url,
-            self._log_level,
-            os.getpid(),
-            number,
-            self._anchor_key_file,
-            self._key,
-            self._log_format,
+            url, level, os.getpid(), number, key_file, self._key, log_format
         )
         forked, self._forked = self._forked, None
         if forked is not None:
@@ -345,22 +337,18 @@ class QueryTurns:
             rest_s = min(REST_S_MAX, rest * (loop.time() - began_s))
             loop.call_later(rest_s, self._free.release)
 
-    def middleware(self) -> Middleware:
-        """Return a middleware that limits queries; streams are not limited, because they have no end."""
-
-        @web.middleware
-        async def in_turn(request: web.Request, handler: Handler) -> web.StreamResponse:
-            ago_ms = milliseconds(request, CALLED)
-            if self._rest and ago_ms is not None:
-                Yielder.record_call(ago_ms / 1000)
-            if "follow" in request.query:
-                return await handler(request)
-            async with contextlib.AsyncExitStack() as turn:
-                await turn.enter_async_context(self.turn())
-                request[TURN] = turn
-                return await handler(request)
-
-        return in_turn
+    @web.middleware
+    async def in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Return the answer of a handler in its turn; streams are not limited, because they have no end."""
+        ago_ms = milliseconds(request, CALLED)
+        if self._rest and ago_ms is not None:
+            Yielder.record_call(ago_ms / 1000)
+        if "follow" in request.query:
+            return await handler(request)
+        async with contextlib.AsyncExitStack() as turn:
+            await turn.enter_async_context(self.turn())
+            request[TURN] = turn
+            return await handler(request)
 
 
 def as_caller(key: str) -> Middleware:
@@ -397,7 +385,7 @@ async def serve_queries(
     """
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    app = web.Application(middlewares=[problems, as_caller(key), turns.middleware()])
+    app = web.Application(middlewares=[problems, as_caller(key), turns.in_turn])
     for part in parts:
         app.add_routes(part.routes())
     runner = web.AppRunner(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import msgspec
 from aiohttp import web
@@ -98,13 +98,13 @@ class RequestLimits:
         self._streams = StreamLimits(settings.max_streams_per_peer)
 
     def middleware(
-        self, connections: ConnectionLimits, check: Callable[[web.Request], None]
+        self, connections: ConnectionLimits, check: Callable[[web.Request], None] | None
     ) -> Middleware:
         """Return the middleware of one listener.
 
         Args:
             connections: Is informed when a request begins and ends.
-            check: Called before the body is read; raises RequestRefused for a caller who may not use the listener.
+            check: Called before the body is read; raises RequestRefused for a caller who may not use the listener. None: all may.
         """
 
         @web.middleware
@@ -113,12 +113,13 @@ class RequestLimits:
             reads = not request.path.startswith("/scheduler/")
             connections.begin(request.transport, reads=reads)
             try:
-                check(request)
+                if check is not None:
+                    check(request)
                 limit = self.of(request.path)
                 if request.path not in PROBES:
                     # also of a request without a body: its answer may stay here
                     self._take(0, limit)
-                with self._stream(request):
+                with self._streams.counted(request) if is_stream(request) else nullcontext():
                     body = bytearray()
                     try:
                         await self._read(request, limit, body, connections)
@@ -133,7 +134,7 @@ class RequestLimits:
             finally:
                 # aiohttp keeps the request until the next one of its connection
                 request.pop(BODY, None)
-                self._hold(-held)
+                self._in_flight.hold(-held)
                 connections.end(request.transport)
 
         return within_limits
@@ -151,11 +152,11 @@ class RequestLimits:
     @contextmanager
     def in_flight(self, count: int) -> Iterator[None]:
         """Count the bytes of a body while the block runs."""
-        self._hold(count)
+        self._in_flight.hold(count)
         try:
             yield
         finally:
-            self._hold(-count)
+            self._in_flight.hold(-count)
 
     def of(self, path: str) -> BodyLimit:
         """Return the limits of the bodies of a path."""
@@ -212,24 +213,12 @@ class RequestLimits:
                 f"at most {most} are accepted; try again"
             )
             raise RequestRefused("bytes-in-flight", 503, "Too many bytes in flight", text)
-        self._hold(count)
+        self._in_flight.hold(count)
 
     def _counted(self, limit: BodyLimit) -> int:
         """Return the bytes that count against a limit; answers to others do not keep kube-scheduler from calling."""
         in_flight = self._in_flight
         return in_flight.calls if limit.share == 1.0 else in_flight.calls + in_flight.reads
-
-    def _hold(self, count: int) -> None:
-        self._in_flight.hold(count)
-
-    @contextmanager
-    def _stream(self, request: web.Request) -> Iterator[None]:
-        """Count a stream of events while the block runs."""
-        if not is_stream(request):
-            yield
-            return
-        with self._streams.counted(request):
-            yield
 
 
 def _too_large(request: web.Request, limit: BodyLimit, length: str) -> RequestRefused:
@@ -246,10 +235,6 @@ def _check_values(body: bytes, limit: BodyLimit) -> None:
 
 STREAMS = "/v1/events"
 STREAMS_MAX = 256
-
-
-def _too_many_streams(reason: str, text: str) -> RequestRefused:
-    return RequestRefused(reason, 503, "Too many streams", text)
 
 
 class StreamLimits:
@@ -282,7 +267,7 @@ class StreamLimits:
             text = (
                 f"{holder} has {self._most} streams of events open here already; close one of them"
             )
-            raise _too_many_streams(reason, text)
+            raise RequestRefused(reason, 503, "Too many streams", text)
         if sum(map(len, self._open.values())) >= STREAMS_MAX:
             self._replace_oldest(len(own))
         self._open.setdefault(holder, []).append(request)
@@ -302,7 +287,7 @@ class StreamLimits:
         streams = max(self._open.values(), key=len)
         if len(streams) <= own + 1:
             text = f"{STREAMS_MAX} streams of events are open here already; use another replica, or try again later"
-            raise _too_many_streams("streams", text)
+            raise RequestRefused("streams", 503, "Too many streams", text)
         METRICS.http_requests_refused.labels("stream-replaced").inc()
         transport = streams.pop(0).transport
         if transport is not None:

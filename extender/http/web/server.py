@@ -42,23 +42,14 @@ from extender.http.v1.openapi import Operation, document
 from extender.http.web import health
 from extender.http.web.access_middleware import AccessControl
 from extender.http.web.health import Probes
-from extender.http.web.listener_access import DirectCalls, check_of, close_outdated, direct_check_of
+from extender.http.web.listener_access import DirectCalls, callers_of, close_outdated
 from extender.http.web.request_limits import ClusterSize, RequestLimits
 from extender.listener_settings import Listener, http_url, listeners
 from extender.ports.access_ports import AccessReviews
 from extender.settings import Settings
 from extender.telemetry import METRICS, LimitedLines
 
-_MODULES = (
-    gang_api,
-    history_api,
-    event_api,
-    explain_api,
-    plan_api,
-    state_api,
-    health,
-    status_api,
-)
+_MODULES = (gang_api, history_api, event_api, explain_api, plan_api, state_api, health, status_api)
 OPERATIONS = tuple(
     value for module in _MODULES for value in vars(module).values() if isinstance(value, Operation)
 )
@@ -96,7 +87,6 @@ class Routed(Protocol):
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        ...
 
 
 class ApplicationParts(msgspec.Struct, frozen=True):
@@ -145,7 +135,7 @@ def applications(
 def _application(
     parts: ApplicationParts, settings: Settings, listener: Listener, limits: RequestLimits, tls: TlsContexts | None, connections: ConnectionLimits
 ) -> web.Application:  # fmt: skip
-    check = check_of(listener, settings, connections, tls)
+    callers = callers_of(listener, settings, connections, tls)
     checks: list[Middleware] = []
     inner: list[Middleware] = []
     if parts.reviews is not None and listener.serves != "verbs":
@@ -153,7 +143,12 @@ def _application(
         access = AccessControl(cache, parts.namespaces, connections)
         checks, inner = [access.middleware()], [access.after_body()]
     app = web.Application(
-        middlewares=[problems, *checks, limits.middleware(connections, check), *inner]
+        middlewares=[
+            problems,
+            *checks,
+            limits.middleware(connections, callers.check if callers else None),
+            *inner,
+        ]
     )
     app[CONNECTIONS] = connections
     context = None
@@ -163,11 +158,12 @@ def _application(
     with_reasons = listener.shows_reasons and parts.reviews is None
     app.add_routes(parts.probes.routes(with_reasons=with_reasons))
     if listener.serves != "api":
+        assert callers is not None, "a listener of verbs checks its callers"
         app.add_routes(parts.verbs.routes())
         app.add_routes(parts.replica_routes)
-        caller_check = direct_check_of(listener, settings, tls, connections)
-        direct = DirectCalls(parts.verbs, limits, caller_check, parts.probes.sends_away)
-        connections.direct = direct.begin
+        connections.direct = DirectCalls(
+            parts.verbs, limits, callers, parts.probes.sends_away
+        ).begin
 
         async def end_calls(_: web.Application) -> None:
             await connections.stop(settings.shutdown_grace_s)

@@ -17,10 +17,9 @@ import pwd
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 from urllib.parse import quote
 
 from extender.core.model.errors import InvariantBroken, StoreUnavailable
@@ -330,8 +329,6 @@ class EmbeddedPostgres:
 
     def _run(self, command: list[str], *, stdin: str = "") -> None:
         """Run a short program under the server's account."""
-        server_home = self._started_home()
-        account = server_home.account
         try:
             done = subprocess.run(  # noqa: S603 - fixed programs, arguments of our own
                 command,
@@ -341,11 +338,7 @@ class EmbeddedPostgres:
                 errors="replace",
                 timeout=INITDB_TIMEOUT_S,
                 check=False,
-                cwd=server_home.home,
-                env=self._environment(),
-                user=None if account.is_us else account.uid,
-                group=None if account.is_us else account.gid,
-                extra_groups=None if account.is_us else [],
+                **self._as_account(),
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise StoreUnavailable(f"{command[0]}: {error}") from error
@@ -387,7 +380,6 @@ class EmbeddedPostgres:
     def _spawn(self) -> subprocess.Popen[bytes]:
         self._main_thread_only()
         server_home = self._started_home()
-        account = server_home.account
         command = [str(self._programs() / "postgres"), "-D", str(server_home.cluster)]
         for name, value in {
             **self._settings,
@@ -402,13 +394,9 @@ class EmbeddedPostgres:
                 stdin=subprocess.DEVNULL,
                 stdout=diagnostics,
                 stderr=diagnostics,
-                cwd=server_home.home,
-                env=self._environment(),
                 start_new_session=True,  # Ctrl-C in a terminal goes to this process only, which stops the server
                 preexec_fn=end_with_parent(signal.SIGINT),  # noqa: PLW1509 - one system call, its library already loaded
-                user=None if account.is_us else account.uid,
-                group=None if account.is_us else account.gid,
-                extra_groups=None if account.is_us else [],
+                **self._as_account(),
             )
 
     async def _stop_server(self) -> None:
@@ -441,14 +429,16 @@ class EmbeddedPostgres:
         assert self._binaries is not None
         return self._binaries.folder
 
-    def _environment(self) -> dict[str, str]:
+    def _as_account(self) -> dict[str, Any]:
+        """Return folder, environment and account of a program, as arguments of `subprocess`."""
         # An unknown locale stops initdb, and the server's account must not get our secrets.
-        keep = {
-            name: os.environ[name]
-            for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
-            if name in os.environ
-        }
-        return {**keep, "LC_ALL": "C", "TZ": "UTC"}
+        names = {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD"} & os.environ.keys()
+        environment = {name: os.environ[name] for name in names} | {"LC_ALL": "C", "TZ": "UTC"}
+        server_home = self._started_home()
+        options = {"cwd": server_home.home, "env": environment}
+        if (account := server_home.account).is_us:
+            return options
+        return {**options, "user": account.uid, "group": account.gid, "extra_groups": []}
 
     @staticmethod
     def _main_thread_only() -> None:
@@ -456,19 +446,3 @@ class EmbeddedPostgres:
             raise InvariantBroken(
                 "the embedded server must be started from the main thread: it ends with its thread"
             )
-
-
-@contextmanager
-def running(
-    data_dir: Path, *, pg_bin: Path | None = None, settings: Mapping[str, str] | None = None
-) -> Iterator[EmbeddedPostgres]:
-    """Run a server for a block of synchronous code, without restarting it when it ends."""
-    server = EmbeddedPostgres(data_dir, pg_bin=pg_bin, settings=settings)
-    loop = asyncio.new_event_loop()
-    try:
-        loop.run_until_complete(server._start())  # noqa: SLF001 - same module
-        yield server
-    finally:
-        loop.run_until_complete(server.stop())
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()

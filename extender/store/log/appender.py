@@ -9,7 +9,6 @@ acquired again. Otherwise a later call could succeed although an earlier one of 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import ExtenderError, InvariantBroken, StoreUnavailable
 from extender.core.model.ids import Position
 from extender.ports.log_ports import LeaseGrant
-from extender.store.engine import ENSURE_DURABLE, KeptConnection, connect
+from extender.store.engine import ENSURE_DURABLE, KeptConnection
 from extender.store.log.event_codec import EMPTY_CHAIN, Row, encode_event, link
 
 logger = logging.getLogger(__name__)
@@ -31,6 +30,7 @@ APPEND_ONE = (
 )
 APPEND = "SELECT gx.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
 OVERDUE = "appending: no answer in time"
+SPENT = "the outcome of an earlier append is unknown; take the lease again"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,16 +75,13 @@ class Appender:
     def __init__(self, url: str, limits: Limits) -> None:
         self._limits = limits
         self.connection = KeptConnection(
-            functools.partial(
-                connect,
-                url,
-                name="append",
-                # Otherwise the server plans every call again, because it prefers custom plans for short arrays.
-                settings={"plan_cache_mode": "force_generic_plan"},
-                connect_timeout_s=limits.connect_timeout_s,
-                command_timeout_s=limits.command_timeout_s,
-            ),
+            url,
             lambda connection: connection.execute(ENSURE_DURABLE),
+            name="append",
+            # Otherwise the server plans every call again, because it prefers custom plans for short arrays.
+            settings={"plan_cache_mode": "force_generic_plan"},
+            connect_timeout_s=limits.connect_timeout_s,
+            command_timeout_s=limits.command_timeout_s,
         )
         self._gate = asyncio.Lock()  # fair: keeps the order of calls when the queue is full
         self._calls: deque[_Call] = deque()
@@ -135,9 +132,7 @@ class Appender:
         if self._closed:
             raise StoreUnavailable("the log is closed")
         if call.grant.lease in self._spent_leases:
-            raise StoreUnavailable(
-                "the outcome of an earlier append is unknown; take the lease again"
-            )
+            raise StoreUnavailable(SPENT)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write(), name="append-to-log")
         self._calls.append(call)
@@ -190,33 +185,21 @@ class Appender:
 
     async def _settle(self, batch: list[_Call]) -> None:
         fault = await self._send(batch)
-        if fault is None or len(batch) == 1:
-            self._conclude(batch, fault)
-        elif isinstance(fault, StoreUnavailable):
-            self._fail(batch, fault)
-        else:
-            # Nothing was written. Each call is sent alone, so that it gets its own result.
-            for number, call in enumerate(batch):
+        # Nothing was written by a batch that was refused. Each call is sent alone, so that it gets its own result.
+        alone = len(batch) > 1 and fault is not None and not isinstance(fault, StoreUnavailable)
+        for number, call in enumerate(batch):
+            if alone:
                 fault = await self._send([call])
-                if isinstance(fault, StoreUnavailable):
-                    self._fail(batch[number:], fault)
-                    return
-                self._conclude([call], fault)
-
-    def _conclude(self, batch: list[_Call], fault: ExtenderError | None) -> None:
-        if isinstance(fault, StoreUnavailable):
-            self._fail(batch, fault)
-            return
-        for call in batch:
+            if isinstance(fault, StoreUnavailable):
+                self._fail(batch[number:], fault)
+                return
             call.settle(fault)
 
     async def _send(self, batch: list[_Call]) -> ExtenderError | None:
         """Write a batch in one statement; return the fault, or None."""
         grant = batch[0].grant
         if grant.lease in self._spent_leases:
-            return StoreUnavailable(
-                "the outcome of an earlier append is unknown; take the lease again"
-            )
+            return StoreUnavailable(SPENT)
         if grant.lease != self._lease:
             self._lease = grant.lease
             self._tail_chain = grant.head.chain

@@ -7,9 +7,8 @@ is fetched while the caller processes the current one, which halves the time of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Protocol
 
 import asyncpg
 
@@ -32,10 +31,7 @@ FROM gx.event WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3
 """
 
 
-class Fetch(Protocol):
-    """Runs a query and returns its rows; the `fetch` of a connection or of a pool."""
-
-    def __call__(self, query: str, *values: object) -> Awaitable[list[asyncpg.Record]]: ...  # noqa: D102
+Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]  # of a connection: a query and its values
 
 
 @asynccontextmanager

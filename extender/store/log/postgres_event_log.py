@@ -8,7 +8,6 @@ the database can terminate that session if it hangs.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -27,7 +26,7 @@ from extender.ports.log_ports import (
     LogMark,
     LogPage,
 )
-from extender.store.engine import KeptConnection, connect, our_faults
+from extender.store.engine import KeptConnection, our_faults
 from extender.store.log.appender import Appender, Limits
 from extender.store.log.event_codec import EMPTY_CHAIN
 from extender.store.log.log_reader import (
@@ -102,15 +101,12 @@ class PostgresEventLog:
         self._page_events = page_events
         self._appender = Appender(url, limits)
         self._connection = KeptConnection(  # for small queries
-            functools.partial(
-                connect,
-                url,
-                name=f"{REPLICA}{replica}" if replica else "ask",
-                settings=SETTINGS,
-                connect_timeout_s=limits.connect_timeout_s,
-                command_timeout_s=limits.command_timeout_s,
-            ),
+            url,
             use_raw_json,
+            name=f"{REPLICA}{replica}" if replica else "ask",
+            settings=SETTINGS,
+            connect_timeout_s=limits.connect_timeout_s,
+            command_timeout_s=limits.command_timeout_s,
         )
 
     async def close(self) -> None:
@@ -168,16 +164,7 @@ class PostgresEventLog:
         """See `EventLog.lease`."""
         async with self._connection.use("reading the lease") as connection:
             row = await connection.fetchrow(LEASE)
-        if row is None:
-            return None
-        return LeaseRecord(
-            epoch=Epoch(row["epoch"]),
-            holder=row["holder"],
-            address=row["address"],
-            renewed_us=row["renewed_us"],
-            ttl_ms=row["ttl_ms"],
-            expired=row["expired"],
-        )
+        return None if row is None else LeaseRecord(**row)
 
     async def time_us(self) -> int:
         """See `EventLog.time_us`."""
@@ -322,13 +309,10 @@ class PostgresLeaseRenewal:
     def __init__(self, url: str) -> None:
         """Prepare; `open` connects."""
         self._connection = KeptConnection(
-            functools.partial(
-                connect,
-                url,
-                name="lease",
-                connect_timeout_s=RENEWAL_TIMEOUT_S,
-                command_timeout_s=RENEWAL_TIMEOUT_S,
-            )
+            url,
+            name="lease",
+            connect_timeout_s=RENEWAL_TIMEOUT_S,
+            command_timeout_s=RENEWAL_TIMEOUT_S,
         )
 
     async def open(self) -> None:

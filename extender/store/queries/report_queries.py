@@ -8,24 +8,17 @@ the query planner would read the primary key from the beginning of the log.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
-import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from extender.core.log.gang_phase import TAKEN, UNDECIDED
 from extender.core.model.ids import Position
-from extender.queries.log.reports import (
-    EPOCH,
-    LIMIT_MAX,
-    ReportQuery,
-    ReportRows,
-)
-from extender.store.engine import transaction
-from extender.store.tables import EVENT, PROJECTION
+from extender.queries.log.reports import EPOCH, LIMIT_MAX, ReportQuery, ReportRows
+from extender.store.engine import ConnectionPool
 
 
 class _Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -352,13 +345,14 @@ WHERE {at} {where}
 ORDER BY at, position"""
     ),
 }
-_POSITIONS: Final = sa.select(
-    sa.select(sa.func.coalesce(sa.func.max(EVENT.c.position), 0)).scalar_subquery(),
-    sa.select(sa.func.coalesce(sa.func.max(PROJECTION.c.position), 0)).scalar_subquery(),
-)
+_POSITIONS: Final = """
+SELECT (SELECT coalesce(max(position), 0) FROM gx.event), (SELECT coalesce(max(position), 0) FROM gx.projection)
+"""
+_PARAMETER: Final = re.compile(r"(?<!:):([a-z]\w*)")
+_TYPES: Final = {datetime: "timestamptz", int: "bigint", str: "text", list: "text[]"}
 
 
-def query_of(report: ReportQuery) -> tuple[sa.TextClause, dict[str, object]]:
+def query_of(report: ReportQuery) -> tuple[str, list[object]]:
     """Return the SQL of a report and its parameters; values of the request are only in the parameters."""
     query = _QUERIES[report.name]
     values: dict[str, object] = {
@@ -380,7 +374,14 @@ def query_of(report: ReportQuery) -> tuple[sa.TextClause, dict[str, object]]:
         values["gang"] = report.gang
     waits = _WAITS.format(where=where)
     text = query.text.format(where=where, waits=waits, **_PHRASES)
-    return sa.text(f"{text}\nLIMIT :limit"), values
+    numbers: dict[str, int] = {}
+
+    def numbered(parameter: re.Match[str]) -> str:
+        name = parameter[1]
+        return f"${numbers.setdefault(name, len(numbers) + 1)}::{_TYPES[type(values[name])]}"
+
+    text = _PARAMETER.sub(numbered, f"{text}\nLIMIT :limit")
+    return text, [values[name] for name in numbers]
 
 
 def _datetime(at_us: int) -> datetime:
@@ -390,14 +391,14 @@ def _datetime(at_us: int) -> datetime:
 class PostgresReportQueries:
     """The `ReportQueries` port on PostgreSQL."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
 
     async def rows(self, query: ReportQuery) -> ReportRows:
         """See `ReportQueries.rows`."""
         text, values = query_of(query)
         doing = f"asking for report {query.name} (a shorter span, or one gang, takes less time)"
-        async with transaction(self._engine, doing) as connection:
-            head, projected = (await connection.execute(_POSITIONS)).one()
-            rows = (await connection.execute(text, values)).all()
+        async with self._pool.use(doing) as connection:
+            head, projected = await connection.fetchrow(_POSITIONS)
+            rows = await connection.fetch(text, *values)
         return ReportRows(rows=rows, head=Position(head), projected=Position(projected))

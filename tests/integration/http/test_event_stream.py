@@ -22,7 +22,7 @@ from extender.queries.log.event_stream import BUFFER_EVENTS, EventStream
 from extender.store import schema_migration
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from tests.integration.store.test_unknown_outcome import everything, kill_server, resolve, take
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import FAST
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.postgres
 @asynccontextmanager
 async def serving(url):
     """Serve /v1/events of a database; yield the URL and the feed."""
-    engine = create_reading_engine(url)
+    engine = reading_pool(url)
     async with PostgresEventLog(url) as log:
         reader = PostgresEventQueries(engine)
         feed = EventStream(log, reader)
@@ -52,7 +52,7 @@ async def serving(url):
             yield str(server.make_url("")).rstrip("/"), feed
         finally:
             await server.close()
-            await engine.dispose()
+            await engine.close()
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.full)])

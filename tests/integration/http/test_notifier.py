@@ -35,10 +35,10 @@ from extender.queries.log.event_dto import rfc3339
 from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels
-from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from extender.store.snapshot_table import PostgresSnapshots
 from extender.telemetry import METRICS
 from tests.support.certificates import certificate_folder
@@ -109,7 +109,7 @@ async def receiver():
 @pytest.fixture
 async def sender(database_url, receiver, key_file):
     """Return a function that makes a leader with its notifier; it leads until its block ends."""
-    engines = create_engine(database_url, name="test"), create_reading_engine(database_url)
+    engines = ConnectionPool(database_url, name="test"), reading_pool(database_url)
 
     @asynccontextmanager
     async def leading(holder="a", **settings):
@@ -129,7 +129,7 @@ async def sender(database_url, receiver, key_file):
 
     yield leading
     for engine in engines:
-        await engine.dispose()
+        await engine.close()
 
 
 def subjects(events):

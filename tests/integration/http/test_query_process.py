@@ -35,7 +35,7 @@ from extender.query_main import PROCESS_NAME
 from extender.runtime.system_clock import SystemClock
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.bench.history import node_of, write_history
@@ -135,7 +135,7 @@ async def apart(url, command=ANSWERING):
 @contextlib.asynccontextmanager
 async def here(url):
     """Serve the same handlers in this process."""
-    engine = create_reading_engine(url)
+    engine = reading_pool(url)
     async with PostgresEventLog(url) as log:
         reader = PostgresEventQueries(engine)
         as_of = HistoricalState(log, PostgresSnapshots(engine), reader)
@@ -144,7 +144,7 @@ async def here(url):
             StateApi(as_of), ReportApi(PostgresReportQueries(engine), reader, SystemClock()), NodesApi(a_cluster(), past_node(as_of)),
         ) as client:  # fmt: skip
             yield client
-    await engine.dispose()
+    await engine.close()
 
 
 # Cases that leave a process behind share it, and its event loop.

@@ -25,7 +25,7 @@ from extender.queries.log.reports import (
     report,
 )
 from extender.runtime.system_clock import SystemClock
-from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from extender.store.queries.report_queries import PostgresReportQueries
 from tests.support.hypothesis_profile import daily
 from tests.support.logs.example_log import BATCH, TRAIN, at, tuesday, write_tuesday
@@ -49,7 +49,7 @@ def tuesday_url(postgres_url, template_database):
 
 @pytest.fixture
 async def served(tuesday_url):
-    engine = create_reading_engine(tuesday_url)
+    engine = reading_pool(tuesday_url)
     app = web.Application(middlewares=[problems])
     app.add_routes(
         ReportApi(
@@ -58,7 +58,7 @@ async def served(tuesday_url):
     )
     async with TestClient(TestServer(app)) as client:
         yield client
-    await engine.dispose()
+    await engine.close()
 
 
 async def get(client, path, **parameters):

@@ -32,10 +32,10 @@ from extender.queries.log.event_stream import EventStream
 from extender.queries.log.reports import REPORTS
 from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.node_inventory import NodeInventory
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels
-from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.service.fake_workloads import labels_of
@@ -166,11 +166,11 @@ async def serving(stage, url):
     async with PostgresEventLog(url) as log:
         grant = await log.take(holder=f"{FOREIGN}-replica", address="", ttl_ms=3_600_000)
         await log.append(grant, stage.events())
-    engine = create_engine(url, name="project")
+    engine = ConnectionPool(url, name="project")
     end = len(stage.events())
     await PostgresReadModels(engine).project(Position(end), max_events=10_000)
-    await engine.dispose()
-    reading = create_reading_engine(url)
+    await engine.close()
+    reading = reading_pool(url)
     async with PostgresEventLog(url) as log:
         reader = PostgresEventQueries(reading)
         feed = EventStream(log, reader)
@@ -203,7 +203,7 @@ async def serving(stage, url):
         async with TestClient(TestServer(app)) as client:
             yield client
             feed.stop()
-    await reading.dispose()
+    await reading.close()
 
 
 def walk(stage):

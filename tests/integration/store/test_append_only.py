@@ -10,9 +10,9 @@ import pytest
 from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.planner.plan_types import DecisionInput
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
-from extender.store.queries.event_queries import create_reading_engine
+from extender.store.queries.event_queries import reading_pool
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import execute, fresh_database, run
 
@@ -39,10 +39,10 @@ def filled_url(postgres_url, template_database):
 
     async def write(url):
         await fill(url)
-        engine = create_engine(url, name="test")
+        engine = ConnectionPool(url, name="test")
         stored = DecisionInput(digest="d", head=b"h", parts=(b"p",))
         await PostgresDecisionInputs(engine).save(stored)
-        await engine.dispose()
+        await engine.close()
         await execute(url, "INSERT INTO gx.pruning VALUES (1, 0, gen_random_uuid())")
 
     with fresh_database(postgres_url, template=template_database) as url:
@@ -142,14 +142,10 @@ async def test_the_hash_is_that_of_its_definition(database_url):
 
 
 async def test_audit_questions_are_read_only_and_cut_off(database_url):
-    engine = create_reading_engine(database_url)
-    from sqlalchemy import text
-
-    from extender.store.engine import transaction
-
+    engine = reading_pool(database_url)
     with pytest.raises(StoreUnavailable, match="read-only"):
-        async with transaction(engine, "test") as connection:
-            await connection.execute(text("DELETE FROM gx.snapshot"))
-    async with transaction(engine, "test") as connection:
-        assert (await connection.execute(text("SHOW statement_timeout"))).scalar() == "5s"
-    await engine.dispose()
+        async with engine.use("test") as connection:
+            await connection.execute("DELETE FROM gx.snapshot")
+    async with engine.use("test") as connection:
+        assert await connection.fetchval("SHOW statement_timeout") == "5s"
+    await engine.close()

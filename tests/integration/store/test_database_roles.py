@@ -16,10 +16,10 @@ from extender.ports.query_ports import EventFilter
 from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
-from extender.store.engine import create_engine, plain_url
+from extender.store.engine import ConnectionPool, plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels, rebuild_projection
-from extender.store.queries.event_queries import PostgresEventQueries, create_reading_engine
+from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from extender.store.schema_migration import AUDITOR, WRITER, as_role, excess_rights
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.integration.store.test_tampering import verified
@@ -158,7 +158,7 @@ async def test_the_service_does_its_part(migrated, monkeypatch):
     url = migrated
     with monkeypatch.context() as patch:
         becoming(patch, "gx_test_service")
-        writing, reading = create_engine(url, name="test"), create_reading_engine(url)
+        writing, reading = ConnectionPool(url, name="test"), reading_pool(url)
         async with PostgresEventLog(url) as log:
             grant = await log.take(holder="a", address="", ttl_ms=60_000)
             script = Script(grant)
@@ -186,8 +186,8 @@ async def test_the_service_does_its_part(migrated, monkeypatch):
         assert not await audit.has_node("n")
         assert not await schema_migration.needs_migration(url)
         assert await excess_rights(url) == []
-        await writing.dispose()
-        await reading.dispose()
+        await writing.close()
+        await reading.close()
 
 
 async def test_what_the_service_cannot_do(migrated_once):

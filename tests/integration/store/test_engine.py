@@ -7,7 +7,6 @@ import sys
 import zipfile
 
 import pytest
-from sqlalchemy import text
 
 from extender.core.model.errors import (
     BadInput,
@@ -18,7 +17,7 @@ from extender.core.model.errors import (
     StoreUnavailable,
 )
 from extender.store import schema_migration
-from extender.store.engine import create_engine, fault_of, plain_url, transaction
+from extender.store.engine import ConnectionPool, fault_of, plain_url
 
 
 @pytest.mark.parametrize(
@@ -45,10 +44,10 @@ def test_other_urls_are_refused_without_repeating_their_password(given):
 @pytest.mark.postgres
 async def test_both_spellings_connect(database_url):
     for url in (database_url, database_url.replace("postgresql://", "postgresql+asyncpg://")):
-        engine = create_engine(url, name="test")
-        async with transaction(engine, "asking") as connection:
-            name = (await connection.execute(text("SHOW application_name"))).scalar()
-        await engine.dispose()
+        engine = ConnectionPool(url, name="test")
+        async with engine.use("asking") as connection:
+            name = await connection.fetchval("SHOW application_name")
+        await engine.close()
         assert name == "gang-extender test"
 
 

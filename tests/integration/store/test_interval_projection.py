@@ -32,7 +32,7 @@ from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import GangUid, PlanId, PodUid, Position
 from extender.ports.log_ports import LogHead
 from extender.snapshots.state_loader import load_historical_state, load_state, save_snapshot
-from extender.store.engine import create_engine, our_faults
+from extender.store.engine import ConnectionPool, our_faults
 from extender.store.log.event_codec import EMPTY_CHAIN, VERSIONS
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.snapshot_table import PostgresSnapshots
@@ -180,7 +180,7 @@ def test_fold_checkpoint_and_sql_agree(log_url, events, step, saved, asked):
 
     async def compare():
         connection = await writing_connection(log_url)
-        engine = create_engine(log_url, name="test")
+        engine = ConnectionPool(log_url, name="test")
         try:
             await forget_log(connection)
             chain, _ = await copy_events(connection, events[:saved])
@@ -204,7 +204,7 @@ def test_fold_checkpoint_and_sql_agree(log_url, events, step, saved, asked):
             assert loaded == states[asked]
             assert lean(past) == lean(states[asked])
         finally:
-            await engine.dispose()
+            await engine.close()
             await connection.close()
 
     run(compare())

@@ -10,7 +10,6 @@ from itertools import islice, product
 
 import msgspec
 import pytest
-import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,8 +41,7 @@ from extender.core.workloads.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.queries.log.reports import EPOCH, REPORTS, ReportQuery
 from extender.queries.state.gang_status import gang_status
-from extender.store.engine import transaction
-from extender.store.queries.event_queries import create_reading_engine
+from extender.store.queries.event_queries import reading_pool
 from extender.store.queries.report_queries import PostgresReportQueries, query_of
 from tests.bench.history import admission, history, write_history
 from tests.integration.store.test_audit_questions import DOCUMENT, QUERY
@@ -173,12 +171,12 @@ def same(found, expected):
 
 async def answer_reports(url, events, asked):
     connection = await writing_connection(url)
-    engine = create_reading_engine(url)
+    engine = reading_pool(url)
     try:
         return await project_and_answer(connection, engine, events, asked)
     finally:
         await connection.close()
-        await engine.dispose()
+        await engine.close()
 
 
 async def project_and_answer(connection, engine, events, asked):
@@ -195,14 +193,14 @@ def answers(postgres_url, template_database):
     loop = asyncio.new_event_loop()
     with fresh_database(postgres_url, template=template_database) as url:
         connection = loop.run_until_complete(writing_connection(url))
-        engine = create_reading_engine(url)
+        engine = reading_pool(url)
 
         def call(events, asked):
             return loop.run_until_complete(project_and_answer(connection, engine, events, asked))
 
         yield call
         loop.run_until_complete(connection.close())
-        loop.run_until_complete(engine.dispose())
+        loop.run_until_complete(engine.close())
     loop.close()
 
 
@@ -234,7 +232,7 @@ async def test_reports_of_admissions_come_in_their_order_and_a_page_is_the_begin
         "queue-bypass": lambda row: (row[8], row[0], row[1]),
         "largest-free-used": lambda row: (row[9], row[2], row[3]),
     }
-    plain, engine = ReportInputs(events), create_reading_engine(database_url)
+    plain, engine = ReportInputs(events), reading_pool(database_url)
     reader = PostgresReportQueries(engine)
     for (name, order), (begin, end) in product(
         orders.items(), [(0, 3999), (2999, 3600), (3511, 3512)]
@@ -247,7 +245,7 @@ async def test_reports_of_admissions_come_in_their_order_and_a_page_is_the_begin
             found = await reader.rows(msgspec.structs.replace(asked, limit=limit))
             assert [tuple(row) for row in found.rows] == every[: limit + 1]
         assert len(every) > 21 or end - begin == 1
-    await engine.dispose()
+    await engine.close()
 
 
 async def test_moves_lose_work_for_the_gang_that_waited(database_url):
@@ -464,19 +462,19 @@ async def test_no_question_reads_the_whole_log(database_url):
     until_us = await connection.fetchval(
         "SELECT at_us FROM gx.event WHERE position = $1", events // 2
     )
-    engine = create_reading_engine(database_url)
+    engine = reading_pool(database_url)
     for name, kind in REPORTS.items():
         for gang in ("", "serve/model-0000007") if kind.of_gangs else ("",):
             asked = ReportQuery(
                 name=name, since_us=until_us - 5 * MINUTE_US, until_us=until_us, gang=gang
             )
             text, values = query_of(asked)
-            async with transaction(engine, "explaining") as connected:
-                lines = (await connected.execute(sa.text(f"EXPLAIN {text.text}"), values)).scalars()
-                plan = "\n".join(lines)
+            async with engine.use("explaining") as connected:
+                lines = await connected.fetch(f"EXPLAIN {text}", *values)
+                plan = "\n".join(line[0] for line in lines)
             assert not WHOLE.search(plan), f"{name}\n{plan}"
             assert "gang_state_state_idx" not in plan, "from the first on that was ever refused"
-    await engine.dispose()
+    await engine.close()
     since, until = (
         (EPOCH + timedelta(microseconds=at_us)).isoformat()
         for at_us in (until_us - 5 * MINUTE_US, until_us)

@@ -14,7 +14,7 @@ from extender.core.log.events import GangObserved, GangRemoved, GangUnschedulabl
 from extender.core.planner.plan_types import DecisionInput
 from extender.store import schema_migration
 from extender.store.decision_inputs import PostgresDecisionInputs, prune
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log_evidence import PostgresLogEvidence
 from tests.integration.test_name_queries import command
@@ -40,7 +40,7 @@ def refused(name):
 
 async def decide(url, lives):
     """Write one decision per root, its input first; of `lives` the root stays. Gives the time of the last one."""
-    engine = create_engine(url, name="test")
+    engine = ConnectionPool(url, name="test")
     inputs = PostgresDecisionInputs(engine)
     async with PostgresEventLog(url) as log:
         grant = await log.take(holder="a", address="", ttl_ms=60_000)
@@ -116,7 +116,7 @@ async def test_old_inputs_go_and_all_else_stays(database_url):
         with pytest.raises(asyncpg.PostgresError) as caught:  # the triggers are there again
             await execute(database_url, f"DELETE FROM gx.{table}")
         assert caught.value.sqlstate == "55000"
-    await engine.dispose()
+    await engine.close()
 
 
 async def test_the_latest_time_stays(database_url):
@@ -131,7 +131,7 @@ async def test_the_latest_time_stays(database_url):
     evidence = PostgresLogEvidence(database_url)
     assert await evidence.pruned_before_us() == int(before.timestamp() * 1e6)
     await evidence.close()
-    await engine.dispose()
+    await engine.close()
 
 
 async def test_a_schema_of_gx_owner_is_pruned_too(postgres_url, empty_database_url):
@@ -143,7 +143,7 @@ async def test_a_schema_of_gx_owner_is_pruned_too(postgres_url, empty_database_u
     await age(empty_database_url, ["old"])
     done = await prune(empty_database_url, await a_month_ago(empty_database_url))
     assert (done.inputs, done.parts) == (1, 4)
-    await engine.dispose()
+    await engine.close()
 
 
 async def test_a_service_that_runs_names_no_part_that_is_gone(database_url):
@@ -154,7 +154,7 @@ async def test_a_service_that_runs_names_no_part_that_is_gone(database_url):
     await prune(database_url, await a_month_ago(database_url))
     await inputs.save(an_input("old"))
     assert await there(inputs, "old", "new") == [True, True]
-    await engine.dispose()
+    await engine.close()
 
 
 def test_a_restored_copy_that_is_pruned_has_another_generation(postgres_url, database_url):
@@ -162,7 +162,7 @@ def test_a_restored_copy_that_is_pruned_has_another_generation(postgres_url, dat
 
     async def decide_twice():
         engine, _ = await decide(database_url, {"old": False, "older": False})
-        await engine.dispose()
+        await engine.close()
         await projected(database_url)
         await age(database_url, ["old"], timedelta(days=40))
         await age(database_url, ["older"], timedelta(days=50))
@@ -199,7 +199,7 @@ async def test_saving_goes_on_beside_it(database_url):
     assert all(await there(inputs, *again))
     for name in names:  # gone, or there again; never half
         await inputs.load(an_input(name).digest)
-    await engine.dispose()
+    await engine.close()
 
 
 def test_the_command(database_url):
@@ -218,7 +218,7 @@ def test_the_command(database_url):
 @pytest.mark.parametrize("others", [0, 3])
 async def test_an_older_copy_of_the_database_has_none_of_the_remembered_parts(database_url, others):
     """A backup is restored while the service runs: what it saves again is complete, also where numbers were used anew."""
-    engine = create_engine(database_url, name="test")
+    engine = ConnectionPool(database_url, name="test")
     inputs = PostgresDecisionInputs(engine)
     await inputs.save(an_input("kept"))
     before = "SELECT setval(pg_get_serial_sequence('gx.decision_input_chunk', 'id'), max(id)) FROM gx.decision_input_chunk"
@@ -237,14 +237,14 @@ async def test_an_older_copy_of_the_database_has_none_of_the_remembered_parts(da
     assert (await PostgresDecisionInputs(engine).load(an_input("lost").digest)).parts == an_input(
         "lost"
     ).parts
-    await engine.dispose()
+    await engine.close()
 
 
 async def test_parts_that_are_removed_while_an_input_waits_for_the_lock_are_saved_again(
     database_url,
 ):
     """A save without new parts is one statement: it sees what the removal did that it waited for."""
-    engine = create_engine(database_url, name="test", ping=False)
+    engine = ConnectionPool(database_url, name="test")
     inputs = PostgresDecisionInputs(engine)
     first = an_input("first")
     await inputs.save(first)
@@ -265,12 +265,12 @@ async def test_parts_that_are_removed_while_an_input_waits_for_the_lock_are_save
     await saving
     assert await PostgresDecisionInputs(engine).load(second.digest) == second
     await connection.close()
-    await engine.dispose()
+    await engine.close()
 
 
 async def test_an_input_is_saved_over_a_connection_that_the_server_has_closed(database_url):
     """As after a restart of the server, without a failure that the control loop would see."""
-    engine = create_engine(database_url, name="test", ping=False)
+    engine = ConnectionPool(database_url, name="test")
     inputs = PostgresDecisionInputs(engine)
     await inputs.save(an_input("first"))
     await execute(
@@ -279,4 +279,4 @@ async def test_an_input_is_saved_over_a_connection_that_the_server_has_closed(da
     )
     await inputs.save(an_input("second"))
     assert (await inputs.load(an_input("second").digest)) is not None
-    await engine.dispose()
+    await engine.close()

@@ -18,7 +18,7 @@ from extender.core.model.errors import ExtenderError
 from extender.core.model.ids import GangUid
 from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.tampering import rewrite
@@ -62,7 +62,7 @@ class Replica:
 
 @asynccontextmanager
 async def replica(url, cluster, holder="a", keys=NO_KEYS, ttl_ms=30_000):
-    engine = create_engine(url, name="test")
+    engine = ConnectionPool(url, name="test")
     made = Replica(url, engine, cluster, holder, keys, ttl_ms)
     running = asyncio.create_task(made.leader.run())
     try:
@@ -72,7 +72,7 @@ async def replica(url, cluster, holder="a", keys=NO_KEYS, ttl_ms=30_000):
         await asyncio.wait([running])
         await made.leader.stop()
         await made.log.close()
-        await engine.dispose()
+        await engine.close()
 
 
 async def test_a_running_leader_does_not_publish_a_rewritten_log(database_url):

@@ -15,7 +15,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -26,7 +26,7 @@ import pytest
 from sqlalchemy import make_url
 
 from extender.store import schema_migration
-from extender.store.embedded.embedded_server import running
+from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.engine import plain_url
 
 # A test server may lose everything when the machine loses power. (A killed server loses nothing by it.)
@@ -46,6 +46,22 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     try:
         return loop.run_until_complete(work)
     finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+@contextmanager
+def running(
+    data_dir: Path, *, pg_bin: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[EmbeddedPostgres]:
+    """Run a server for a block of synchronous code, without restarting it when it ends."""
+    server = EmbeddedPostgres(data_dir, pg_bin=pg_bin, settings=settings)
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(server._start())
+        yield server
+    finally:
+        loop.run_until_complete(server.stop())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 

@@ -18,7 +18,7 @@ from extender.ports.log_ports import LogHead
 from extender.runtime.log_keys import LogKeys, make_key, parse_keys
 from extender.snapshots.state_loader import load_state, save_snapshot
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import create_engine
+from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels
 from extender.store.schema_migration import migration_statements, newest_revision
@@ -43,7 +43,7 @@ class FilledLog:
     async def fill(self) -> FilledLog:
         """Write everything."""
         await write_tuesday(self.url)
-        engine = create_engine(self.url, name="test")
+        engine = ConnectionPool(self.url, name="test")
         async with PostgresEventLog(self.url) as log:
             grant = await log.take(holder=HOLDER, address="", ttl_ms=60_000)
             inputs = PostgresDecisionInputs(engine)
@@ -69,7 +69,7 @@ class FilledLog:
             for position in (5, self.decision, head.position):
                 await self._anchor(log, Position(position), grant.epoch)
             await log.release(grant)
-        await engine.dispose()
+        await engine.close()
         return self
 
     async def _anchor(self, log: PostgresEventLog, position: Position, epoch: Epoch) -> None:

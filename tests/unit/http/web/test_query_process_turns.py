@@ -56,7 +56,7 @@ def asked(monkeypatch):
 
 
 async def serving(asked, turns):
-    app = web.Application(middlewares=[asked.count, turns.middleware()])
+    app = web.Application(middlewares=[asked.count, turns.in_turn])
     app.add_routes(
         [
             web.get("/work", asked.work),
