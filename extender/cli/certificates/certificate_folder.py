@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, NamedTuple, cast
@@ -60,12 +61,11 @@ class WrittenCertificate(msgspec.Struct, frozen=True):
     kept: bool = False  # the CA of an earlier run
 
 
+@dataclass(frozen=True)
 class CertificateFolder:
     """A folder that has the certificates of one installation."""
 
-    def __init__(self, folder: Path) -> None:
-        """Name the folder; nothing is read or made yet."""
-        self.folder = folder
+    folder: Path  # nothing is read or made yet
 
     def certificate(self, name: str) -> Path:
         """Return the path of a certificate: of `ca`, `server` or `client-NAME`."""
@@ -383,17 +383,10 @@ def _issuer_of(public_key: CertificateIssuerPublicKeyTypes) -> x509.AuthorityKey
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    neither = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
+    signs = signs_certificates
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **neither)
 
 
 DAYS = 365

@@ -194,7 +194,6 @@ def verify(
 
 
 def _verify_served(source: Ask, output: Output) -> None:
-    """Print the last verification of the leader."""
     status = source("/v1/status", ServiceStatus)
     verified = status.verification
     if not status.leader_answers:
@@ -264,7 +263,6 @@ def _forged(verdict: Verdict) -> int:
 
 
 def _result(position: int, finding_count: int) -> str:
-    """Return the first line about a verification."""
     if finding_count:
         return f"the log does not verify, up to position {position}:"
     return f"{counted(position, 'event')} verified, no gap, chain unbroken"
