@@ -245,7 +245,8 @@ async def _loss(opened: Store, position: Position) -> str:
 
 
 def _report(verdict: Verdict, anchor_set: Anchors, losses: list[str]) -> VerifyReport:
-    signed = verdict.anchors - verdict.unsigned - _forged(verdict)
+    forged = sum(finding.kind == "forged-anchor" for finding in verdict.findings)
+    signed = verdict.anchors - verdict.unsigned - forged
     return VerifyReport(
         verdict.position,
         anchor_set.place,
@@ -256,10 +257,6 @@ def _report(verdict: Verdict, anchor_set: Anchors, losses: list[str]) -> VerifyR
         verdict.definitions,
         list(verdict.privileged_roles),
     )
-
-
-def _forged(verdict: Verdict) -> int:
-    return sum(finding.kind == "forged-anchor" for finding in verdict.findings)
 
 
 def _result(position: int, finding_count: int) -> str:

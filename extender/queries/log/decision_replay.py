@@ -269,9 +269,7 @@ def _found(answer: PreemptionVerdict) -> str:
 def _compare_victims(data: PreemptionPlanned, answer: PreemptionVerdict) -> list[str]:
     if not isinstance(answer, PreemptionPlan):
         return [f"no pod is evicted now: {answer.reasons[0]}"]
-    before = {unit.name for unit in data.victims} | {s.gang for s in data.superseded}
-    after = {unit.name for unit in answer.victims}
-    after |= {unit.name.partition("/")[2] for unit in answer.superseded}
+    before, after = (set(_answer_of(decided).evicted) for decided in (data, answer))
     return _others(before, after) + _moved(data.assignments, answer.plan.assignments)
 
 

@@ -112,10 +112,6 @@ class VisibleQueries:
     # preemptions with victims of the caller, whose ends are returned too
     plans: frozenset[str] = frozenset()
 
-    def with_plans(self, plans: Collection[str]) -> VisibleQueries:
-        """Return the queries that also return the ends of some preemptions."""
-        return VisibleQueries(self.reader, self.readers, frozenset(plans))
-
     async def page(self, query: EventFilter) -> EventPage:
         """See `EventQueries.page`."""
         visible: list[log_events.RecordedEvent] = []
@@ -188,4 +184,6 @@ def visible_queries(reader: EventQueries, readers: Visibility) -> EventQueries:
 
 def with_plans(reader: EventQueries, plans: Collection[str]) -> EventQueries:
     """Return queries that also return the ends of preemptions whose plan the caller sees."""
-    return reader.with_plans(plans) if isinstance(reader, VisibleQueries) else reader
+    if not isinstance(reader, VisibleQueries):
+        return reader
+    return VisibleQueries(reader.reader, reader.readers, frozenset(plans))

@@ -118,10 +118,7 @@ class HistoricalState:
     async def difference(
         self, at: str, other: str, scope: Scope, readers: Visibility = EVERYTHING
     ) -> StateDiff:
-        """Return what changed between two points in time.
-
-        Args:
-            at: Time (RFC 3339 with offset) or position; empty: the end of the log.
+        """Return what changed between two points in time, each named as for `state`.
 
         Raises:
             NotFound: The log has no event about the node or the namespace, or no node of the domain.
