@@ -19,13 +19,7 @@ from typer.exceptions import TyperException
 from extender import __version__
 from extender.cli.output.printing import complain
 from extender.cli.output.usage_errors import missing_extra, unknown_command, usage_text
-from extender.core.model.errors import (
-    BadInput,
-    ExtenderError,
-    NotFound,
-    SchemaOutdated,
-    StoreUnavailable,
-)
+from extender.core.model import errors
 from extender.settings import PREFIX, unknown_variable_text, unknown_variables
 
 # In the order of `--help`: module and function, and the first line of its docstring.
@@ -136,7 +130,7 @@ class LazyGroup(typer.core.TyperGroup):
         """
         unknown = not args[0].startswith("-") and args[0] not in self.commands
         if unknown and not ctx.resilient_parsing:  # as it is during completion
-            raise BadInput(unknown_command(args[0], self._before, tuple(COMMANDS)))
+            raise errors.BadInput(unknown_command(args[0], self._before, tuple(COMMANDS)))
         name, command, rest = super().resolve_command(ctx, args)
         if command is None or isinstance(command, LazyGroup):
             return name, command, rest
@@ -213,14 +207,14 @@ def _exit_code() -> int:
             print(text, file=sys.stderr)
         else:
             complain(text)
-    except NotFound as error:
+    except errors.NotFound as error:
         complain(str(error))
         return 1
-    except (BadInput, SchemaOutdated) as error:
+    except (errors.BadInput, errors.SchemaOutdated) as error:
         complain(str(error))
-    except StoreUnavailable as error:
+    except errors.StoreUnavailable as error:
         complain(f"the database does not answer: {error}")
-    except ExtenderError as error:
+    except errors.ExtenderError as error:
         complain(f"{type(error).__name__}: {error}")
     except ImportError as error:
         text = missing_extra(error.name or "", sys.argv[1:])

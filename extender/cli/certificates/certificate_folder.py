@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, NamedTuple, cast
@@ -60,12 +61,11 @@ class WrittenCertificate(msgspec.Struct, frozen=True):
     kept: bool = False  # the CA of an earlier run
 
 
+@dataclass(frozen=True)
 class CertificateFolder:
     """A folder that has the certificates of one installation."""
 
-    def __init__(self, folder: Path) -> None:
-        """Name the folder; nothing is read or made yet."""
-        self.folder = folder
+    folder: Path  # nothing is read or made yet
 
     def certificate(self, name: str) -> Path:
         """Return the path of a certificate: of `ca`, `server` or `client-NAME`."""
@@ -274,13 +274,7 @@ def new_authority(period: Period) -> CertificatePair:
     """Return a new CA, which signs certificates and no further CA."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(CA_NAME)
-    builder = (
-        _builder(name, key.public_key(), period)
-        .issuer_name(name)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
-        .add_extension(_issuer_of(key.public_key()), critical=False)
-    )
+    builder = _builder(name, key.public_key(), period, name, key.public_key(), signs=True)
     return CertificatePair(builder.sign(key, hashes.SHA256()), key)
 
 
@@ -304,14 +298,9 @@ def issue(
     alternative_names = [alternative_name(name) for name in dict.fromkeys(names)]
     uses = [Use.SERVER_AUTH, Use.CLIENT_AUTH] if alternative_names else [Use.CLIENT_AUTH]
     key = key or ec.generate_private_key(ec.SECP256R1())
-    builder = (
-        _builder(_name(common_name), key.public_key(), period)
-        .issuer_name(authority.certificate.subject)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-        .add_extension(_issuer_of(authority.key.public_key()), critical=False)
-    )
+    issuer, issuer_key = authority.certificate.subject, authority.key.public_key()
+    builder = _builder(_name(common_name), key.public_key(), period, issuer, issuer_key)
+    builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
     if alternative_names:
         builder = builder.add_extension(
             x509.SubjectAlternativeName(alternative_names), critical=False
@@ -361,39 +350,36 @@ def common_name_of(certificate: x509.Certificate) -> str:
 
 
 def _builder(
-    subject: x509.Name, public_key: CertificateIssuerPublicKeyTypes, period: Period
+    subject: x509.Name,
+    public_key: CertificateIssuerPublicKeyTypes,
+    period: Period,
+    issuer: x509.Name,
+    issuer_key: CertificateIssuerPublicKeyTypes,
+    *,
+    signs: bool = False,  # other certificates, but none of a further CA
 ) -> x509.CertificateBuilder:
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    neither = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
+    usage = x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **neither)
+    constraints = x509.BasicConstraints(ca=signs, path_length=0 if signs else None)
+    issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
+        .issuer_name(issuer)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(period.now - CLOCK_SKEW)
         .not_valid_after(period.until)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+        .add_extension(constraints, critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(issued_by, critical=False)
     )
 
 
 def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _issuer_of(public_key: CertificateIssuerPublicKeyTypes) -> x509.AuthorityKeyIdentifier:
-    return x509.AuthorityKeyIdentifier.from_issuer_public_key(public_key)
-
-
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
 
 
 DAYS = 365

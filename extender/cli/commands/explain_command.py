@@ -50,7 +50,6 @@ def explain(
 
 
 def _explain_preemption(ask: Ask, name: str, namespace: str, output: Output) -> None:
-    """Print the newest preemption of a victim in sentences."""
     preemptions: list[PreemptionLine] = []
     try:
         victim = root_path(name, namespace, ask)

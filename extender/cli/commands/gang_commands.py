@@ -137,11 +137,7 @@ def gangs(
 
 
 def gang_columns(now_us: Callable[[], int]) -> Sequence[Column[GangAt]]:
-    """Return the columns of gangs.
-
-    Args:
-        now_us: Returns the time up to which ages count, in microseconds since the epoch.
-    """
+    """Return the columns of gangs; `now_us`: returns the time up to which ages count, in microseconds since the epoch."""
     return (
         Column(title="gang", text=lambda line: line.gang),
         Column(title="kind", text=lambda line: line.kind, gives_way=5),

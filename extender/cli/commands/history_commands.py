@@ -96,12 +96,12 @@ async def follow_events(
     async with store(settings, migrates=False) as opened:
         feed = EventStream(opened.log, opened.audit)
         gang = await gang_of_name(opened.audit, event_filter.gang, expected=True)
-        event_filter = msgspec.structs.replace(event_filter, gang=gang)
+        event_filter = replace(event_filter, gang=gang)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, feed.stop)
         if from_now:
-            event_filter = msgspec.structs.replace(event_filter, after=await feed.head())
+            event_filter = replace(event_filter, after=await feed.head())
         async with aclosing(feed.follow(event_filter)) as batches:
             printed = 0
             async for batch in batches:
@@ -225,9 +225,8 @@ def _history_columns() -> tuple[Column[Any], ...]:
 
 def _summary(line: HistoryLine) -> str:
     reason = f"; reason: {line.reason}" if line.reason else ""
-    return (
-        line.summary + reason + (f", position {line.cause_position}" if line.cause_position else "")
-    )
+    led = f", position {line.cause_position}" if line.cause_position else ""
+    return f"{line.summary}{reason}{led}"
 
 
 def history(
@@ -303,7 +302,6 @@ def _served_gang(source: Ask, gang: str, namespace: str) -> str:
 
 
 def _served_history(source: Ask, query: HistoryQuery, *, detailed: bool) -> list[HistoryLine]:
-    """Return the lines of a history that a service answers."""
     if not query.gang:
         raise BadInput(f"gang {query.uid}: a service is asked by name, NAMESPACE/NAME with --uid")
     parameters = times(query.since_us, query.until_us)
@@ -425,7 +423,6 @@ def events(
 
 
 def _query_of(event_filter: EventFilter, after: int | None) -> list[tuple[str, str]]:
-    """Return a filter as parameters of GET /v1/events."""
     single = {
         "gang": event_filter.gang,
         "namespace": event_filter.namespace,
@@ -444,11 +441,8 @@ NAMED_MAX = 3  # alternatives and members named; JSON has all
 
 def print_line(line: HistoryLine, gang: str) -> None:
     """Print time, type, reason and actor of an event, and the details of a decision if the line has them."""
-    when = line.time[:19].replace("T", " ")
     gang_part = f" ({line.gang})" if line.gang and line.gang != gang else ""
-    reason = f"; reason: {line.reason}" if line.reason else ""
-    led = f", position {line.cause_position}" if line.cause_position else ""
-    text = f"{line.position}  {when}  {line.type}{gang_part}: {line.summary}{reason}{led}; by {line.caused_by}"
+    text = f"{line.position}  {clock_text(line.time)}  {line.type}{gang_part}: {_summary(line)}; by {line.caused_by}"
     print(visible(text))
     if isinstance(line.decision, Decision):
         for text in _decided(line.decision):

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from extender.cli.commands.plan_command import SERVER_BUDGET_MAX, WITHIN_S, PlanOutput
 from extender.cli.connection.service_client import ask_service, finder
@@ -212,7 +213,7 @@ def _answered(
     _check_objects(files, any_object=bool(objects))
     groups = _groups_of_service(server, gang) if gang else ()
     # only what is asked for: an older service does not know all of it
-    body = msgspec.json.encode(msgspec.structs.replace(asked, workload=objects, groups=groups))
+    body = msgspec.json.encode(replace(asked, workload=objects, groups=groups))
     path = "/v1/moves/apply" if apply else "/v1/moves"
     return ask_service(server, path, MovesAnswer, body=body, within_s=WITHIN_S)
 
@@ -261,7 +262,7 @@ def _of_files(
         refused=manifest.refused,
     )
     answer = answer_moves(view, asked.about(plan, SystemClock().now_us()))
-    return msgspec.structs.replace(answer, warnings=(*manifest.warnings, *answer.warnings))
+    return replace(answer, warnings=(*manifest.warnings, *answer.warnings))
 
 
 def _finish(answer: MovesAnswer, output: PlanOutput) -> NoReturn:

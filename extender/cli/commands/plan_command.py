@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Self
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from extender import settings as settings_module
 from extender.cli.connection.service_client import ask_service, finder
@@ -122,7 +123,6 @@ class _Trees(msgspec.Struct, frozen=True):
 def _plan_files(
     cluster: Sequence[str], trees: _Trees, changes: CapacityChanges
 ) -> tuple[tuple[str, ...], PlanAnswer]:
-    """Return the warnings and the answer of a plan on a cluster from files."""
     from extender.cluster.manifests.manifest_loader import build, complete, read_entries
     from extender.cluster.manifests.node_group_file import node_groups
     from extender.cluster.manifests.tree_copies import TreeCopies
@@ -146,7 +146,7 @@ def _plan_files(
             node_groups=node_groups(trees.node_groups, "node groups"),
         )
         most = settings_module.load().max_children
-        view = msgspec.structs.replace(manifest.world.view, max_children=most)
+        view = replace(manifest.world.view, max_children=most)
         warnings = dict.fromkeys((*manifest.warnings, *plan_warnings(view, question)))
         progress.begin("Planning")
         copy = TreeCopies(entries).copy
@@ -168,7 +168,6 @@ def _kept_uncollected() -> Iterator[None]:
 def _ask_server(
     server: str | None, trees: _Trees, changes: CapacityChanges
 ) -> tuple[tuple[str, ...], PlanAnswer]:
-    """Return the warnings and the answer of a running service."""
     from extender.cluster.manifests.yaml_reader import files_of, read_file
     from extender.queries.plan.plan_query import PlanReply
 

@@ -13,33 +13,10 @@ from extender.cli.commands.gang_commands import micros_of
 from extender.cli.commands.history_commands import LogPlace, listed_gang
 from extender.cli.completion.live_names import complete_objects
 from extender.cli.connection.service_client import ServiceList
-from extender.cli.options.list_options import (
-    Listed,
-    Since,
-    States,
-    Until,
-    Watch,
-    Where,
-    span_us,
-    times,
-)
-from extender.cli.output.list_table import (
-    Column,
-    ListForm,
-    ListFormat,
-    ListTable,
-    age_column,
-    clock_text,
-    number_column,
-    time_column,
-)
+from extender.cli.options import list_options
+from extender.cli.output import list_table
 from extender.cli.output.printing import complain, console, print_table
-from extender.core.model.message_formatting import (
-    duration_text,
-    gpu_time_text,
-    join_names,
-    spaced,
-)
+from extender.core.model.message_formatting import duration_text, gpu_time_text, join_names, spaced
 from extender.queries.log.gang_history import gang_of_name
 from extender.queries.log.preemption_dto import OUTCOMES, PreemptionLine, UnitLine
 from extender.queries.log.preemption_report import PreemptionQuery, Preemptions, victim_of_name
@@ -64,17 +41,17 @@ def preemptions(
         ),
     ] = "",
     preemptor: Annotated[str, typer.Option(help="Only preemptions for this root group or pod, likewise.")] = "",
-    since: Since = None,
-    until: Until = None,
-    where: Where,
-    states: States = None,
-    watch: Watch = False,
-    output_format: ListFormat,
+    since: list_options.Since = None,
+    until: list_options.Until = None,
+    where: list_options.Where,
+    states: list_options.States = None,
+    watch: list_options.Watch = False,
+    output_format: list_table.ListFormat,
     place: LogPlace,
 ) -> None:  # fmt: skip
     """Show preemptions: preemptor, victims, cost, alternatives, when each victim was gone, and the outcome."""
     part = where.part(states, OUTCOMES)
-    since_us, until_us = span_us(since, until)
+    since_us, until_us = list_options.span_us(since, until)
     source = place.source(watch=watch)
     query = PreemptionQuery(
         victim=listed_gang(victim, part, source),
@@ -85,7 +62,7 @@ def preemptions(
         until_us=until_us,
     )
     columns = _columns(SystemClock().now_us)
-    table = ListTable(columns, lambda line: str(line.position), output_format)
+    table = list_table.ListTable(columns, lambda line: str(line.position), output_format)
     if source is not None:
         served = partial(source, _path(part, query), list[PreemptionLine], most=LINES_MAX + 1)
         if watch:
@@ -100,7 +77,7 @@ def preemptions(
         lines, more = page.lines, page.more
     if more:
         complain(f"cut off after {len(lines)} preemptions; continue with --since")
-    if output_format.form is not ListForm.table or not (victim or preemptor):
+    if output_format.form is not list_table.ListForm.table or not (victim or preemptor):
         table.print(lines, empty="No preemptions match.")
         return
     if not lines:
@@ -121,37 +98,44 @@ async def _read_logged(query: PreemptionQuery, opened: Store) -> Preemptions:
     return await read(opened.audit, replace(query, victim=victim, preemptor=preemptor))
 
 
-def _path(part: Listed, query: PreemptionQuery) -> str:
-    """Return the path and query of the same list of a service."""
+def _path(part: list_options.Listed, query: PreemptionQuery) -> str:
     names = {"victim": query.victim, "preemptor": query.preemptor}
-    return part.path("/v1/preemptions", **names, **times(query.since_us, query.until_us))
+    return part.path(
+        "/v1/preemptions", **names, **list_options.times(query.since_us, query.until_us)
+    )
 
 
-def _columns(now_us: Callable[[], int]) -> tuple[Column[PreemptionLine], ...]:
+def _columns(now_us: Callable[[], int]) -> tuple[list_table.Column[PreemptionLine], ...]:
     return (
-        number_column("position", lambda line: line.position),
-        time_column("planned", lambda line: line.planned),
-        age_column("age", lambda line: micros_of(line.planned), now_us),
-        Column(title="preemptor", text=lambda line: spaced(line.preemptor)),
-        number_column("priority", lambda line: line.priority),
-        Column(title="outcome", text=lambda line: line.outcome, colored=True),
-        Column(
+        list_table.number_column("position", lambda line: line.position),
+        list_table.time_column("planned", lambda line: line.planned),
+        list_table.age_column("age", lambda line: micros_of(line.planned), now_us),
+        list_table.Column(title="preemptor", text=lambda line: spaced(line.preemptor)),
+        list_table.number_column("priority", lambda line: line.priority),
+        list_table.Column(title="outcome", text=lambda line: line.outcome, colored=True),
+        list_table.Column(
             title="took",
             text=lambda line: duration_text(line.duration_ms / 1000) if line.duration_ms else "",
             key=lambda line: line.duration_ms or None,
         ),
-        time_column("ended", lambda line: line.ended, wide=True),
-        number_column("placed", lambda line: line.placed, wide=True),
-        Column(title="proved", text=lambda line: "yes" if line.proved else "no", wide=True),
-        Column(title="reason", text=lambda line: line.reason, wide=True),
-        Column(title="in vain", text=lambda line: line.in_vain, wide=True),
-        Column(
+        list_table.time_column("ended", lambda line: line.ended, wide=True),
+        list_table.number_column("placed", lambda line: line.placed, wide=True),
+        list_table.Column(
+            title="proved", text=lambda line: "yes" if line.proved else "no", wide=True
+        ),
+        list_table.Column(title="reason", text=lambda line: line.reason, wide=True),
+        list_table.Column(title="in vain", text=lambda line: line.in_vain, wide=True),
+        list_table.Column(
             title="lost",
             text=lambda line: gpu_time_text(_lost_min(line)) if _lost_min(line) else "",
             key=_lost_min,
         ),
-        Column(title="gone", text=_gone_of_all, key=lambda line: sum(_pods(line))),
-        Column(title="victims", text=_victims),
+        list_table.Column(
+            title="gone",
+            text=lambda line: f"{sum(_pods(line))}/{len(_pods(line))}",
+            key=lambda line: sum(_pods(line)),
+        ),
+        list_table.Column(title="victims", text=_victims),
     )
 
 
@@ -164,18 +148,13 @@ def _lost_min(line: PreemptionLine) -> int:
     return sum(unit.lost_min for unit in line.victims if not unit.spared)
 
 
-def _gone_of_all(line: PreemptionLine) -> str:
-    pods = _pods(line)
-    return f"{sum(pods)}/{len(pods)}"
-
-
 def _victims(line: PreemptionLine) -> str:
     return join_names([spaced(unit.unit) for unit in line.victims], VICTIMS_MAX)
 
 
 def _print(line: PreemptionLine) -> None:
     console().print(
-        f"{clock_text(line.planned)} UTC  {line.preemptor} (priority {line.priority}): {_end(line)}"
+        f"{list_table.clock_text(line.planned)} UTC  {line.preemptor} (priority {line.priority}): {_end(line)}"
     )
     rows = [
         [unit.unit, str(unit.priority), pod.pod, pod.node, _gone(unit, pod.gone), pod.via]

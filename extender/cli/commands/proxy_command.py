@@ -40,11 +40,7 @@ class _Refused(Exception):
 
 
 class LocalProxy(ThreadingHTTPServer):
-    """Passes requests on, each in a thread of its own.
-
-    Args:
-        port: The port of loopback; 0: any.
-    """
+    """Passes requests on, each in a thread of its own; `port`: the port of loopback; 0: any."""
 
     daemon_threads = True
 
@@ -106,7 +102,6 @@ class _Passing(BaseHTTPRequestHandler):
         return body
 
     def _body(self) -> bytes | None:
-        """Return the body of a POST."""
         length = self.headers.get("Content-Length", "")
         if self.command != "POST":
             self.close_connection = self.close_connection or bool(length)

@@ -259,16 +259,9 @@ class _Files(msgspec.Struct, frozen=True):
 
 
 def _simulate_files(files: _Files, seed: int, data_dir: str | None, output: Output) -> None:
-    """Print what becomes of the workloads of files on a cluster of files."""
     from extender.cluster.manifests.manifest_entries import Role, read
     from extender.cluster.manifests.manifest_loader import complete
-    from extender.simulation.job_files import (
-        Duration,
-        failures_of,
-        jobs_of,
-        span_s,
-        with_profiles,
-    )
+    from extender.simulation.job_files import Duration, failures_of, jobs_of, span_s, with_profiles
     from extender.simulation.simulation import Scenario
     from extender.simulation.simulation import simulate as run
     from extender.simulation.simulation_report import plotted, report
@@ -422,7 +415,6 @@ def _simulate_past(
 
 
 async def _write(outcome: Outcome, data_dir: str) -> None:
-    """Write the log of a simulation, and what follows from it, to a new database."""
     from extender.composition import store
     from extender.control.monitors.read_model_projector import project_all
 

@@ -18,16 +18,9 @@ from extender.cli.output.printing import console, print_table, print_value
 from extender.cli.output.usage_errors import options_named
 from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import amounts_text, counted
+from extender.queries.state import state_dto
 from extender.queries.state.gang_selection import GANG_STATES
 from extender.queries.state.historical_state import PointInTime, StateAt, StateDiff
-from extender.queries.state.state_dto import (
-    GangBrief,
-    GangChange,
-    MemberChange,
-    MemberPlacement,
-    NodeAt,
-    scope_of,
-)
 from extender.runtime.system_clock import SystemClock
 
 
@@ -56,7 +49,7 @@ def state(
         raise BadInput(f"{option}: not together with --diff")
     at = past_text(at, "--at")
     with options_named("at", "diff", "domain"):
-        scope = scope_of(node, domain, part.namespace, part.states)
+        scope = state_dto.scope_of(node, domain, part.namespace, part.states)
         path = partial(part.path, "/v1/state", at=at, node=node, domain=domain)
         source = place.source(watch=watch)
         if watch and source is not None:
@@ -135,7 +128,7 @@ def _print_state(state_at: StateAt, output_format: ListFormat) -> None:
     _notes(state_at.limitations)
 
 
-def _print_nodes(nodes: Sequence[NodeAt], *, whole: bool) -> None:
+def _print_nodes(nodes: Sequence[state_dto.NodeAt], *, whole: bool) -> None:
     if whole:
         print_table(
             ("node", "gang", "pod", "state", "requests"),
@@ -183,22 +176,22 @@ def _print_change(change: StateDiff, output_format: ListFormat) -> None:
     _notes(change.limitations)
 
 
-def _changed(line: GangChange) -> tuple[str, ...]:
+def _changed(line: state_dto.GangChange) -> tuple[str, ...]:
     reason = line.after.reasons[0] if line.after is not None and line.after.reasons else ""
     return line.gang, line.change, _brief(line.before), _brief(line.after), reason
 
 
-def _moved(line: MemberChange) -> tuple[str, ...]:
+def _moved(line: state_dto.MemberChange) -> tuple[str, ...]:
     return line.pod, line.gang, _place(line.before), _place(line.after)
 
 
-def _brief(brief: GangBrief | None) -> str:
+def _brief(brief: state_dto.GangBrief | None) -> str:
     if brief is None:
         return "-"
     return f"{brief.state}, {brief.reserved} reserved, {brief.bound} bound"
 
 
-def _place(place: MemberPlacement | None) -> str:
+def _place(place: state_dto.MemberPlacement | None) -> str:
     return "-" if place is None else f"{place.state} on {place.node}"
 
 

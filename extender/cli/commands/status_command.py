@@ -310,7 +310,6 @@ def _names_in(text: str, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _without_settings(status: dict[str, Any]) -> dict[str, Any]:
-    """Return a status without the texts of settings."""
     settings = {
         name: value if isinstance(value, bool | int | float) or not value else _LEFT_OUT
         for name, value in status["settings"].items()

@@ -194,7 +194,6 @@ def verify(
 
 
 def _verify_served(source: Ask, output: Output) -> None:
-    """Print the last verification of the leader."""
     status = source("/v1/status", ServiceStatus)
     verified = status.verification
     if not status.leader_answers:
@@ -246,7 +245,8 @@ async def _loss(opened: Store, position: Position) -> str:
 
 
 def _report(verdict: Verdict, anchor_set: Anchors, losses: list[str]) -> VerifyReport:
-    signed = verdict.anchors - verdict.unsigned - _forged(verdict)
+    forged = sum(finding.kind == "forged-anchor" for finding in verdict.findings)
+    signed = verdict.anchors - verdict.unsigned - forged
     return VerifyReport(
         verdict.position,
         anchor_set.place,
@@ -259,12 +259,7 @@ def _report(verdict: Verdict, anchor_set: Anchors, losses: list[str]) -> VerifyR
     )
 
 
-def _forged(verdict: Verdict) -> int:
-    return sum(finding.kind == "forged-anchor" for finding in verdict.findings)
-
-
 def _result(position: int, finding_count: int) -> str:
-    """Return the first line about a verification."""
     if finding_count:
         return f"the log does not verify, up to position {position}:"
     return f"{counted(position, 'event')} verified, no gap, chain unbroken"

@@ -7,7 +7,7 @@ so nothing is printed: without an answer there are no names.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -79,11 +79,10 @@ def _names(given: dict[str, Any], incomplete: str) -> list[_Found]:
 
     url = given.get("server") or os.environ.get(f"{settings_module.PREFIX}SERVER")
     in_cluster = given.get("context") or given.get("kubeconfig")
-    place: Callable[[], list[_Found]] = lambda: _of_cluster(given)  # noqa: E731 -- one of two
-    if url or (not in_cluster and listens(DEFAULT_URL)):
-        place = lambda: _of_service(given, incomplete)  # noqa: E731 -- as above
     try:
-        return place()
+        if url or (not in_cluster and listens(DEFAULT_URL)):
+            return _of_service(given, incomplete)
+        return _of_cluster(given)
     except (ExtenderError, OSError, TimeoutError, msgspec.MsgspecError):
         return []  # completion has no place for an error; the command that follows prints it
 

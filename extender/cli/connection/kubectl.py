@@ -14,6 +14,7 @@ import threading
 from typing import IO
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.model.errors import BadInput
 from extender.ports.access_ports import AUDIENCE
@@ -26,29 +27,6 @@ TLS_PORT, PLAIN_PORT = "https", "http"
 LOG_LINES = 5000  # of each pod
 ANSWERED_WITHIN_S = 30.0  # with the login of a credential plugin
 BY_HAND = "or forward a port to it by other means and give --server URL"
-
-
-class _Port(msgspec.Struct):
-    port: int
-    name: str = ""
-
-
-class _Spec(msgspec.Struct):
-    ports: list[_Port] = []
-
-
-class _Meta(msgspec.Struct):
-    name: str
-    namespace: str
-
-
-class _Service(msgspec.Struct):
-    metadata: _Meta
-    spec: _Spec
-
-
-class _Services(msgspec.Struct):
-    items: list[_Service]
 
 
 class ServiceTarget(msgspec.Struct, frozen=True):
@@ -69,11 +47,7 @@ class Kubectl:
     """The program, with the context and the kubeconfig that it uses."""
 
     def __init__(self, context: str | None, kubeconfig: str | None) -> None:
-        """Find the program.
-
-        Args:
-            kubeconfig: Path, or several as in KUBECONFIG; None: that of kubectl.
-        """
+        """Find the program; `kubeconfig`: path, or several as in KUBECONFIG; None: that of kubectl."""
         self.place = f"context {context}" if context else "the current context of the kubeconfig"
         program = shutil.which("kubectl")
         if program is None:
@@ -97,21 +71,18 @@ class Kubectl:
         where = f"no Service {NAME} in namespace {NAMESPACE}"
         words = ("get", "services", "-A", f"--selector={LABEL}", "--output=json")
         listed = self._printed(f"{where}, and those of other namespaces cannot be listed", *words)
-        services = msgspec.json.decode(listed, type=_Services).items
+        services = msgspec.json.decode(listed)["items"]
+        names = [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in services]
         if len(services) != 1:
-            names = ", ".join(
-                f"{item.metadata.namespace}/{item.metadata.name}" for item in services
-            )
-            labelled = f"the Services {names} have" if names else "no Service of another one has"
+            paths = ", ".join(map("/".join, names))
+            labelled = f"the Services {paths} have" if paths else "no Service of another one has"
             raise BadInput(
                 f"{self.place}: {where}, and {labelled} the label {LABEL}; choose a context with --context, {BY_HAND}"
             )
-        (service,) = services
-        ports = service.spec.ports
-        named = {item.name: item for item in ports}
-        port = named.get(TLS_PORT) or named.get(PLAIN_PORT) or ports[0]
-        name, namespace = service.metadata.name, service.metadata.namespace
-        return ServiceTarget(namespace, name, str(port.port), tls=port.name == TLS_PORT)
+        ports = services[0]["spec"]["ports"]
+        numbers = {port.get("name", ""): str(port["port"]) for port in ports}
+        port = numbers.get(TLS_PORT) or numbers.get(PLAIN_PORT) or str(ports[0]["port"])
+        return ServiceTarget(*names[0], port, tls=TLS_PORT in numbers)
 
     def create_token(self, namespace: str, name: str) -> str:
         """Return a new token of a ServiceAccount, for this service only.
@@ -250,7 +221,7 @@ class PortForward:
             except _NoSuchPort:
                 if not self._target.tls:
                     raise
-                self._target = msgspec.structs.replace(self._target, port=PLAIN_PORT, tls=False)
+                self._target = replace(self._target, port=PLAIN_PORT, tls=False)
                 self._start()
         scheme = "https" if self._target.tls else "http"
         return f"{scheme}://127.0.0.1:{self._local_port}"

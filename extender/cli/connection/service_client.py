@@ -17,32 +17,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Generic,
-    NamedTuple,
-    NoReturn,
-    Protocol,
-    TypeVar,
-)
+from typing import Annotated, Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
 import typer
 
 from extender import settings as settings_module
-from extender.cli.connection.http_request import (
-    NoAnswer,
-    NotVerified,
-    ServiceAnswer,
-    TimeLimits,
-    TooLate,
-)
+from extender.cli.connection import http_request
 from extender.cli.connection.kubectl import NAMESPACE, Kubectl, PortForward, is_installed
 from extender.cli.connection.service_credentials import (
     CredentialOptions,
@@ -121,8 +107,9 @@ class ServiceFinder:
         if server or os.environ.get(f"{settings_module.PREFIX}SERVER"):
             return settings_module.load(server=server).server.rstrip("/")
         if not listens(DEFAULT_URL):
-            context = self._fallback_context()
-            if context:
+            # the current context of kubectl; empty without kubectl, and without a context
+            kubectl = Kubectl(None, self._kubeconfig_paths()) if is_installed() else None
+            if kubectl is not None and (context := kubectl.current_context()):
                 complain(
                     f"nothing listens at {DEFAULT_URL}: asking the service in context {context} of the kubeconfig; "
                     "--context or --server chooses another one"
@@ -130,14 +117,14 @@ class ServiceFinder:
                 return self._forward_port(context)
         return DEFAULT_URL
 
-    def no_answer(self, url: str, error: NoAnswer) -> str:
+    def no_answer(self, url: str, error: http_request.NoAnswer) -> str:
         """Return the sentence about a service that does not answer at a URL of `find`."""
         if self._forward is not None:
             why = self._forward.last_error or str(error)
             return f"no answer from {self._forward.place}: {why}; do its pods run?"
-        if isinstance(error, NotVerified):
+        if isinstance(error, http_request.NotVerified):
             return f"{url}: its certificate is not valid here: {error}; give its CA with --server-ca-file FILE"
-        if isinstance(error, TooLate):
+        if isinstance(error, http_request.TooLate):
             return f"{url}: {error}; it listens there, and may be busy or wait for its database: `gang-extender status` has more"
         remedy = (
             "is `gang-extender serve` running there? (--server URL, or --context NAME for a cluster"
@@ -148,8 +135,8 @@ class ServiceFinder:
 
     def send(
         self, method: str, url: str, *,
-        limits: TimeLimits, headers: Mapping[str, str] | None = None, body: bytes | None = None,
-    ) -> AbstractContextManager[ServiceAnswer]:  # fmt: skip
+        limits: http_request.TimeLimits, headers: Mapping[str, str] | None = None, body: bytes | None = None,
+    ) -> AbstractContextManager[http_request.ServiceAnswer]:  # fmt: skip
         """Return the answer to a request to a URL of `find`, as a context manager; with the token, if one is needed.
 
         Raises:
@@ -178,10 +165,6 @@ class ServiceFinder:
         if self._forward is not None:
             self._forward.stop()
             self._forward = None
-
-    def _fallback_context(self) -> str:
-        """Return the current context of kubectl; empty without kubectl, and without a context."""
-        return Kubectl(None, self._kubeconfig_paths()).current_context() if is_installed() else ""
 
     def _kubeconfig_paths(self) -> str | None:
         variable = f"{settings_module.PREFIX}KUBECONFIG"
@@ -274,15 +257,14 @@ class _Reply(NamedTuple):
 
 
 def _ask(server: str | None, path: str, body: bytes | None, within_s: float) -> _Reply:
-    """Return the reply of the service to GET, or to POST with a body."""
     url = finder().find(server)
     method = "GET" if body is None else "POST"
     headers = {} if body is None else {"Content-Type": "application/json"}
-    limits = TimeLimits(whole_s=within_s)
+    limits = http_request.TimeLimits(whole_s=within_s)
     try:
         with finder().send(method, url + path, headers=headers, body=body, limits=limits) as answer:
             return _Reply(url, answer.status, answer.read(), answer.following)
-    except NoAnswer as error:
+    except http_request.NoAnswer as error:
         raise BadInput(finder().no_answer(url, error)) from error
 
 
@@ -416,17 +398,17 @@ class _Position(msgspec.Struct):
     position: int
 
 
+@dataclass
 class ServiceList(Generic[T]):
     """A list of a running service."""
 
-    def __init__(self, ask: Ask, read: Callable[[], Sequence[T]], table: ListTable[T]) -> None:
-        self._ask = ask
-        self._read_list = read
-        self._table = table
+    ask: Ask
+    read_list: Callable[[], Sequence[T]]
+    table: ListTable[T]
 
     def print(self, empty: str) -> None:
         """Print the list once; `empty` is the sentence for a list without rows."""
-        self._table.print(self._read_list(), empty=empty)
+        self.table.print(self.read_list(), empty=empty)
 
     def watch(
         self,
@@ -472,39 +454,38 @@ class ServiceList(Generic[T]):
             return
 
     def _end(self) -> int:
-        """Return the position of the end of the log."""
-        return max((event.position for event in self._ask(END_PATH, list[_Position])), default=0)
+        return max((event.position for event in self.ask(END_PATH, list[_Position])), default=0)
 
     def _read(self, identity: Callable[[T], str]) -> dict[str, T]:
-        return {identity(item): item for item in self._read_list()}
+        return {identity(item): item for item in self.read_list()}
 
     def _print_first(self, items: Sequence[T]) -> None:
         """Print the list; values for programs one by one, as those that follow."""
-        if self._table.output_format.is_table and items:
-            self._table.print(items, empty="")
+        if self.table.output_format.is_table and items:
+            self.table.print(items, empty="")
             sys.stdout.flush()
         else:
-            for item in self._table.sorted(items):
-                self._table.print_changed(item)
+            for item in self.table.sorted(items):
+                self.table.print_changed(item)
 
     def _print_changes(
         self, before: dict[str, T], now: dict[str, T], removed: Callable[[T], T]
     ) -> None:
-        shown = self._table.shown
+        shown = self.table.shown
         for name, item in now.items():
             if name not in before or shown(before[name]) != shown(item):
-                self._table.print_changed(item)
-        name_of = self._table.name
+                self.table.print_changed(item)
+        name_of = self.table.name
         added = {name_of(now[key]): key for key in now.keys() - before.keys()}
         for key in before.keys() - now.keys():
             name = name_of(before[key])
             if name in added and name in (key, added[name]):
                 continue  # it has got another identity than its name, or lost it: its row was printed above
-            self._table.print_changed(removed(before[key]))
+            self.table.print_changed(removed(before[key]))
 
 
 # a service sends something every ten seconds
-STREAM_LIMITS: Final = TimeLimits(connect_s=5.0, silence_s=30.0)
+STREAM_LIMITS: Final = http_request.TimeLimits(connect_s=5.0, silence_s=30.0)
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0
 
@@ -513,33 +494,22 @@ class _Broken(Exception):
     """The connection was lost, or could not be opened."""
 
 
+@dataclass
 class Stream:
     """The events of a log by GET /v1/events?follow, each once: reconnects with the last id, to any of several replicas.
 
     It tries again for ever when a service answers 503 or is silent, but fails when none has ever answered: the address is wrong then.
     """
 
-    def __init__(
-        self,
-        servers: Sequence[str | None],
-        query: Sequence[tuple[str, str]],
-        finder: ServiceFinder,
-        *,
-        complain: Callable[[str], None],
-    ) -> None:
-        """Store the arguments.
-
-        Args:
-            servers: As `ServiceFinder.find` takes them; when one is lost, the next one is used.
-            query: Parameters besides `follow`.
-            finder: Finds each of them, again after it was lost.
-            complain: Called once when the connection is lost, and when it is restored.
-        """
-        self._servers = servers
-        self._query = query
-        self._finder = finder
-        self._complain = complain
-        self._position = ""  # as in Last-Event-ID
+    servers: Sequence[
+        str | None
+    ]  # as `ServiceFinder.find` takes them; when one is lost, the next is used
+    query: Sequence[tuple[str, str]]  # parameters besides `follow`
+    finder: ServiceFinder  # finds each of them, again after it was lost
+    complain: Callable[
+        [str], None
+    ]  # called once when the connection is lost, and when it is restored
+    position: str = ""  # as in Last-Event-ID
 
     def events(self) -> Iterator[bytes]:
         """Yield the JSON of each event, for ever.
@@ -548,46 +518,46 @@ class Stream:
             BadInput: No service answers at the beginning, or one rejects the query.
             PositionGone: The log ends before the position of this stream.
         """
-        for server in self._servers:  # one that cannot be right is an error at the beginning
-            self._finder.find(server)
+        for server in self.servers:  # one that cannot be right is an error at the beginning
+            self.finder.find(server)
         turn, failures, lost = 0, 0, ""
         while True:
             try:
-                url = self._url_of(self._servers[turn % len(self._servers)])
+                url = self._url_of(self.servers[turn % len(self.servers)])
                 for body in self._once(url):
                     if lost:
-                        self._complain(f"connected to {url}")
+                        self.complain(f"connected to {url}")
                     failures, lost = 0, ""
                     if body:
                         yield body
             except _Broken as error:
                 turn += 1
                 failures += 1
-                if not self._position and failures >= len(self._servers):
+                if not self.position and failures >= len(self.servers):
                     raise BadInput(str(error)) from error
                 if not lost:
-                    self._complain(f"{error}; trying again")
+                    self.complain(f"{error}; trying again")
                 lost = str(error)
                 time.sleep(min(PAUSE_FIRST_S * 2 ** min(failures, 10), PAUSE_MAX_S))
 
     def _url_of(self, server: str | None) -> str:
         try:
-            return self._finder.find(server)
+            return self.finder.find(server)
         except BadInput as error:  # the port could not be forwarded again
             raise _Broken(str(error)) from error
 
     def _once(self, url: str) -> Iterator[bytes]:
         """Yield the events of one connection until it breaks; empty bytes for other data."""
-        headers = {"Last-Event-ID": self._position} if self._position else {}
-        address = f"{url}/v1/events?{urlencode([('follow', 'true'), *self._query])}"
+        headers = {"Last-Event-ID": self.position} if self.position else {}
+        address = f"{url}/v1/events?{urlencode([('follow', 'true'), *self.query])}"
         try:
-            with self._finder.send("GET", address, headers=headers, limits=STREAM_LIMITS) as answer:
+            with self.finder.send("GET", address, headers=headers, limits=STREAM_LIMITS) as answer:
                 kind = answer.headers.get("Content-Type", "").partition(";")[0]
                 if answer.status != HTTPStatus.OK or kind != "text/event-stream":
                     raise _refused(url, answer.status, answer.read())
                 yield from self._read(answer.pieces())
-        except NoAnswer as error:
-            raise _Broken(self._finder.no_answer(url, error)) from error
+        except http_request.NoAnswer as error:
+            raise _Broken(self.finder.no_answer(url, error)) from error
         raise _Broken(f"{url} ended the stream")
 
     def _read(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -595,7 +565,7 @@ class Stream:
         for line in _lines(pieces):
             field, _, value = line.partition(b": ")
             if field == b"id":
-                self._position = value.decode()
+                self.position = value.decode()
             elif field == b"event":
                 kind = value
             elif field == b"data":

@@ -160,19 +160,22 @@ class ServiceCredentials:
 
 def read_token(path: str) -> str:
     """Return the token in a file; it is read again for each command, and after it was refused."""
-    try:
-        text = Path(path).expanduser().read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"--token-file {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(f"--token-file {path}: is not UTF-8") from error
+    text = _text(Path(path).expanduser(), f"--token-file {path}")
     if token := header_token(text, f"--token-file {path}"):
         return token
     raise BadInput(f"--token-file {path}: has no token")
 
 
+def _text(path: Path, place: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{place}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{place}: is not UTF-8") from error
+
+
 def _account_of(text: str) -> tuple[str, str]:
-    """Return namespace and name of NAMESPACE/NAME."""
     namespace, _, name = text.partition("/")
     if not namespace or not name or "/" in name:
         raise BadInput(f"--as-service-account: {text!r} is not NAMESPACE/NAME")
@@ -304,12 +307,7 @@ def _read(file: Path) -> _Config:
 def _token(user: _User, file: Path, where: str) -> str:
     if user.token_file:
         path = file.parent / user.token_file  # relative to the kubeconfig
-        try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise BadInput(f"{where}: tokenFile {path}: {error.strerror or error}") from error
-        except UnicodeDecodeError as error:
-            raise BadInput(f"{where}: tokenFile {path}: is not UTF-8") from error
+        return _text(path, f"{where}: tokenFile {path}")
     if user.token:
         return user.token
     if user.exec is not None:

@@ -62,11 +62,7 @@ class Where(msgspec.Struct, frozen=True):
     def part(
         self, states: list[str] | None = None, choices: tuple[str, ...] = (), selector: str = ""
     ) -> Listed:
-        """Return the part of a list that these and further options name.
-
-        Args:
-            states: Values of --state, each one or several with commas.
-        """
+        """Return the part of a list that these and further options name; `states`: values of --state, each one or several with commas."""
         names = [name.strip() for text in states or () for name in text.split(",")]
         parse_selector(selector, "--selector")
         some = self.namespace and not self.all_namespaces

@@ -11,16 +11,7 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 import typer
 
-from extender.cli.output.printing import (
-    FOLDED_MIN,
-    GAP,
-    column_widths,
-    one_line,
-    print_rows,
-    print_value,
-    terminal_columns,
-    visible,
-)
+from extender.cli.output import printing
 from extender.core.model.errors import BadInput
 from extender.core.model.message_formatting import duration_text
 
@@ -131,17 +122,9 @@ def clock_text(time: str) -> str:
 
 
 def age_column(
-    title: str,
-    since: Callable[[T], int | None],
-    now_us: Callable[[], int],
-    *,
-    gives_way: int = 0,
+    title: str, since: Callable[[T], int | None], now_us: Callable[[], int], *, gives_way: int = 0
 ) -> Column[T]:
-    """Return a column of durations until now.
-
-    Args:
-        since: Returns the begin in microseconds since the epoch, or None.
-    """
+    """Return a column of durations until now; `since`: returns the begin in microseconds since the epoch, or None."""
 
     def seconds(item: T) -> float | None:
         begin_us = since(item)
@@ -179,35 +162,19 @@ class ListTable(Generic[T]):
         items = self.sorted(items)
         if self.output_format.is_table:
             if not items:
-                sys.stderr.write(f"{visible(empty)}\n")
+                sys.stderr.write(f"{printing.visible(empty)}\n")
                 return
-            self._give_way(items)
-            rows = [self.texts(item) for item in items]
-            headers = [column.header for column in self._columns]
-            self._widths = column_widths([headers, *rows])
-            if not self.output_format.no_headers:
-                print_rows([headers], self._widths, cuts=self._cuts)
-            print_rows(rows, self._widths, self._paints(), cuts=self._cuts)
+            self._print_rows(items)
             return
         if self.output_format.form is ListForm.name:
             sys.stdout.writelines(f"{self.name(item)}\n" for item in items)
             return
-        print_value(items, self.output_format.form)
+        printing.print_value(items, self.output_format.form)
 
     def print_changed(self, item: T) -> None:
         """Print one more row below the table, or one more name or value for programs."""
         if self.output_format.is_table:
-            first = not self._widths
-            if first:
-                self._give_way([item])
-            texts = self.texts(item)
-            headers = [column.header for column in self._columns]
-            wider = column_widths([texts, headers])
-            # a text that is wider than its column widens it for the rows to come
-            self._widths = [*map(max, wider, self._widths)] if self._widths else wider
-            if first and not self.output_format.no_headers:
-                print_rows([headers], self._widths, cuts=self._cuts)
-            print_rows([texts], self._widths, self._paints(), cuts=self._cuts)
+            self._print_rows([item])
         elif self.output_format.form is ListForm.name:
             sys.stdout.write(f"{self.name(item)}\n")
         elif self.output_format.form is ListForm.json:
@@ -216,15 +183,30 @@ class ListTable(Generic[T]):
             sys.stdout.write("---\n" + msgspec.yaml.encode(item).decode())
         sys.stdout.flush()
 
+    def _print_rows(self, items: Sequence[T]) -> None:
+        """Print rows below those before; before the first ones the titles."""
+        first = not self._widths
+        if first:
+            self._give_way(items)
+        rows = [self.texts(item) for item in items]
+        headers = [column.header for column in self._columns]
+        wider = printing.column_widths([headers, *rows])
+        # a text that is wider than its column widens it for the rows to come
+        self._widths = [*map(max, wider, self._widths)] if self._widths else wider
+        if first and not self.output_format.no_headers:
+            printing.print_rows([headers], self._widths, cuts=self._cuts)
+        paints = [column.colored for column in self._columns]
+        printing.print_rows(rows, self._widths, paints, cuts=self._cuts)
+
     def _give_way(self, items: Sequence[T]) -> None:
         """Leave out columns until the last one has some place on the terminal; -o wide keeps all."""
-        size = terminal_columns() if self._cuts else 0
+        size = printing.terminal_columns() if self._cuts else 0
         while size:
             rows = [[c.header for c in self._columns], *map(self.texts, items)]
-            *widths, _ = column_widths(rows)
-            rest = size - sum(widths) - len(GAP) * len(widths)
+            *widths, _ = printing.column_widths(rows)
+            rest = size - sum(widths) - len(printing.GAP) * len(widths)
             first = max(self._columns[:-1], key=lambda column: column.gives_way)
-            if rest >= FOLDED_MIN or not first.gives_way:
+            if rest >= printing.FOLDED_MIN or not first.gives_way:
                 return
             self._columns.remove(first)
 
@@ -240,7 +222,7 @@ class ListTable(Generic[T]):
 
     def texts(self, item: T) -> list[str]:
         """Return the texts of a row."""
-        return [one_line(column.text(item)) for column in self._columns]
+        return [printing.one_line(column.text(item)) for column in self._columns]
 
     def shown(self, item: T) -> object:
         """Return what a reader sees of an item, without what changes with the time alone."""
@@ -252,9 +234,6 @@ class ListTable(Generic[T]):
     def _cuts(self) -> bool:
         """Return whether rows are cut on a terminal; -o wide has all of them."""
         return self.output_format.form is ListForm.table
-
-    def _paints(self) -> list[bool]:
-        return [column.colored for column in self._columns]
 
 
 def _column(columns: Sequence[Column[T]], name: str) -> Column[T]:

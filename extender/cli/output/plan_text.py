@@ -119,16 +119,18 @@ def tree_name(gang: GangVerdict) -> str:
 
 def _print_reasons(gang: GangVerdict) -> None:
     out = console(wrap=False)  # a reason is one line, also for grep
-    for reason in gang.reasons:
-        out.print(f"  {reason}")
-    for conflict in gang.conflict:
-        out.print(f"  cannot hold together: {conflict.object}: {conflict.message}")
-    if gang.when_empty:
-        out.print(f"  {WHEN_EMPTY[gang.when_empty]}")
-    for text in gang.help:
-        out.print(f"  would help: {text}")
-    for text in (*slice_texts(gang.domains), *shown_texts(gang.wishes)):
+    helps = (f"would help: {text}" for text in gang.help)
+    texts = (*_reasons(gang), *helps, *slice_texts(gang.domains), *shown_texts(gang.wishes))
+    for text in texts:
         out.print(f"  {text}")
+
+
+def _reasons(gang: GangVerdict) -> Iterator[str]:
+    yield from gang.reasons
+    for conflict in gang.conflict:
+        yield f"cannot hold together: {conflict.object}: {conflict.message}"
+    if gang.when_empty:
+        yield WHEN_EMPTY[gang.when_empty]
 
 
 def slice_texts(domains: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -148,7 +150,6 @@ def slice_texts(domains: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def _copy_row(gang: GangVerdict) -> tuple[str, ...]:
-    """Return the row of a copy that fits."""
     nodes = sorted({line.node for line in gang.assignments})
     domain = gang.domains.get(gang.gang.partition("/")[2], {})
     return (
@@ -236,7 +237,9 @@ def _page(result: PlanAnswer, warnings: Sequence[str]) -> Iterator[str]:
     for gang in refused[:ROWS_MAX]:
         yield from _refusal(gang)
     if len(refused) > ROWS_MAX:
-        yield from ("", f"{_further(len(refused) - ROWS_MAX)} refused.")
+        left = len(refused) - ROWS_MAX
+        further = "1 further tree was" if left == 1 else f"{left} further trees were"
+        yield from ("", f"{further} refused.")
     if isinstance(result.copies, UnsetType):
         placed = [gang for gang in result.gangs if gang.assignments]
         for gang in placed[:ROWS_MAX]:
@@ -286,13 +289,7 @@ def _overview(gangs: Sequence[GangVerdict]) -> Iterator[str]:
 
 def _refusal(gang: GangVerdict) -> Iterator[str]:
     yield from ("", f"### Why {tree_name(gang)} {ANSWERS[gang.verdict]}", "")
-    reasons = [*gang.reasons]
-    reasons += [
-        f"cannot hold together: {conflict.object}: {conflict.message}" for conflict in gang.conflict
-    ]
-    if gang.when_empty:
-        reasons.append(WHEN_EMPTY[gang.when_empty])
-    yield from bullets(reasons)
+    yield from bullets(_reasons(gang))
     if gang.help:
         yield from ("", "**What would help** (each was verified by a plan):", "")
         yield from bullets(gang.help)
@@ -352,7 +349,3 @@ def escaped(text: str) -> str:
     for sign in ("\\", "|", "<", ">", "`", "_", "[", "]", "~", "#"):
         text = text.replace(sign, {"<": "&lt;", ">": "&gt;"}.get(sign, "\\" + sign))
     return " ".join(text.split())
-
-
-def _further(count: int) -> str:
-    return "1 further tree was" if count == 1 else f"{count} further trees were"

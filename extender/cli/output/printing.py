@@ -114,11 +114,7 @@ def print_rows(
     *,
     cuts: bool = False,
 ) -> None:
-    """Print rows of texts without line breaks.
-
-    Args:
-        cuts: Whether each row is one line there, cut at its end; else the last column is folded.
-    """
+    """Print rows of texts without line breaks; `cuts`: whether each row is one line there, cut at its end; else the last column is folded."""
     size = terminal_columns()
     colored = size > 0 and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     indent = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
@@ -133,7 +129,8 @@ def print_rows(
         if colored and paints:
             painted = zip([*cells, last[0]], row, paints, strict=True)
             *cells, last[0] = [
-                _painted(cell, text) if paint else cell for cell, text, paint in painted
+                f"{COLORS[text]}{cell}{_RESET}" if paint and text in COLORS else cell
+                for cell, text, paint in painted
             ]
         sys.stdout.write(GAP.join([*cells, last[0]]).rstrip() + "\n")
         sys.stdout.writelines(f"{'':{indent}}{line}\n" for line in last[1:])
@@ -159,8 +156,3 @@ def _cut(cells: Sequence[str], size: int) -> list[str]:
         shown.append(text)
         left -= len(cell) + len(GAP)
     return shown
-
-
-def _painted(cell: str, state: str) -> str:
-    color = COLORS.get(state, "")
-    return f"{color}{cell}{_RESET}" if color else cell

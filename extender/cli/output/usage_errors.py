@@ -45,11 +45,7 @@ def _problem(value: str, expected: str, kind: Any) -> str:  # noqa: ANN401 -- ty
 
 
 def unknown_command(name: str, before: str, commands: Sequence[str]) -> str:
-    """Return that there is no such command, with the commands that the user may mean.
-
-    Args:
-        before: The words before it, ending with a space, or empty.
-    """
+    """Return that there is no such command, with the commands that the user may mean; `before`: the words before it, ending with a space, or empty."""
     candidates = [words for words in commands if words.startswith(before)]
     meant = [words for words in commands if words.rpartition(" ")[2] == name]
     similar = set(get_close_matches(name, [words.rpartition(" ")[2] for words in candidates]))

@@ -50,7 +50,7 @@ OF_THE_LOG: Final[frozenset[TamperKind]] = frozenset(get_args(_OfTheLog))
 COMPARED_WITH_THE_LOG: Final[frozenset[TamperKind]] = frozenset(get_args(_Compared))
 
 
-class LogFinding(msgspec.Struct, frozen=True, kw_only=True):
+class LogFinding(msgspec.Struct, frozen=True):
     """One place where the log, or what is stored beside it, was changed."""
 
     kind: TamperKind

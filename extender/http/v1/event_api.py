@@ -8,31 +8,19 @@ stream have the position up to which the log was examined; they set the id too.
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from extender.core.model.errors import BadInput, ExtenderError, PositionGone, TooManyQueries
 from extender.core.model.ids import Position
 from extender.http.responses.json_responses import ProblemDetails, answer, listed, next_page
 from extender.http.responses.request_visibility import visibility_of
-from extender.http.v1.openapi import (
-    NAME,
-    ORDER,
-    PATH_OR_NAME,
-    TIME,
-    Operation,
-    Parameter,
-)
-from extender.http.v1.query_parameters import (
-    LIMIT_MAX,
-    POSITION_MAX,
-    Api,
-    Query,
-    find_paths,
-    whole,
-)
+from extender.http.v1.openapi import NAME, ORDER, PATH_OR_NAME, TIME, Operation, Parameter
+from extender.http.v1.query_parameters import LIMIT_MAX, POSITION_MAX, Api, Query, find_paths, whole
 from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.event_dto import EventLine, event_line
@@ -84,17 +72,16 @@ EVENTS = Operation(
 _NOT_OF_STREAMS = ("until", "order")
 
 
+@dataclass(frozen=True)
 class EventApi(Api):
     """Handlers of /v1/events."""
 
-    def __init__(self, reader: EventQueries, feed: EventStream) -> None:
-        self._reader = reader
-        self._feed = feed
+    reader: EventQueries
+    feed: EventStream
 
     @EVENTS.handler
-    async def events(self, request: web.Request, query: Query) -> web.StreamResponse:
-        """Return a page of events, or a stream."""
-        reader = visible_queries(self._reader, visibility_of(request))
+    async def _events(self, request: web.Request, query: Query) -> web.StreamResponse:
+        reader = visible_queries(self.reader, visibility_of(request))
         follow = query.pop("follow", False)
         await find_paths(query, gang=partial(gang_of_name, reader, expected=follow))
         event_filter = EventFilter(**query)
@@ -117,7 +104,7 @@ class EventApi(Api):
                 )
         left = event_filter.limit if "limit" in request.query else None
         event_filter = await self._begin(request, event_filter, last_id)
-        if self._feed.readers >= READERS_MAX:
+        if self.feed.readers >= READERS_MAX:
             msg = f"{READERS_MAX} streams are open here already; use another replica, or try again later"
             raise TooManyQueries(msg)
         headers = {
@@ -132,7 +119,7 @@ class EventApi(Api):
             return response
         try:
             await response.write(_comment(event_filter.after))
-            async with aclosing(self._feed.follow(event_filter, visibility_of(request))) as batches:
+            async with aclosing(self.feed.follow(event_filter, visibility_of(request))) as batches:
                 async for batch in batches:
                     if left is not None and len(batch.events) >= left:
                         for chunk in _chunks(_first(batch, left)):
@@ -151,7 +138,7 @@ class EventApi(Api):
         self, request: web.Request, event_filter: EventFilter, last_id: Position | None
     ) -> EventFilter:
         """Return the filter with the position after which the stream begins."""
-        head = await self._feed.head()
+        head = await self.feed.head()
         if last_id is not None:
             after = last_id
         elif "after" in request.query:
@@ -165,11 +152,10 @@ class EventApi(Api):
                 f"position {after}: the log ends at {head}; part of it was lost, or this is another log; "
                 "read it from the beginning"
             )
-        return msgspec.structs.replace(event_filter, after=after)
+        return replace(event_filter, after=after)
 
 
 def _last_event_id(request: web.Request) -> Position | None:
-    """Return the position that a reconnecting client has seen, or None."""
     text = request.headers.get("Last-Event-ID")
     if text is None:
         return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 
 import msgspec
@@ -29,17 +30,17 @@ from extender.queries.state.gang_selection import (
     GangSelection,
     ObjectLabels,
 )
-from extender.queries.state.gang_status import RootWorkload, gang_status
+from extender.queries.state.gang_status import (
+    RootKey,
+    RootWorkload,
+    gang_status,
+    suspended_roots,
+    workloads_of_roots,
+)
 from extender.queries.state.service_status import WaitLine
 from extender.queries.state.state_dto import GangAt
 from extender.queries.state.state_report import gang_at
-from extender.queries.state.workload_trees import (
-    RootKey,
-    TreeAt,
-    suspended_roots,
-    trees_at,
-    workloads_of_roots,
-)
+from extender.queries.state.workload_trees import TreeAt, trees_at
 from extender.runtime.cooperative_yield import Yielder
 
 
@@ -88,24 +89,21 @@ EXPLAIN_GANG = Operation(
 ANSWERS = ("GangAdmitted", "GangExtended", "GangUnschedulable", "PreemptionPlanned")
 
 
+@dataclass(frozen=True)
 class GangApi(Api):
     """Handlers of /v1/gangs."""
 
-    def __init__(
-        self, reader: EventQueries, inputs: DecisionInputs, state: StateSource, labels: ObjectLabels
-    ) -> None:
-        self._reader = reader
-        self._inputs = inputs
-        self._state = state
-        self._labels = labels
-        self._index: IdentityMemo[Mapping[str, list[GangState]]] = IdentityMemo()
-        self._workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = IdentityMemo()
+    reader: EventQueries
+    inputs: DecisionInputs
+    state: StateSource
+    labels: ObjectLabels
+    index: IdentityMemo[Mapping[str, list[GangState]]] = field(default_factory=IdentityMemo)
+    workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = field(default_factory=IdentityMemo)
 
     @GANGS.handler
-    async def gangs(self, request: web.Request, query: Query) -> web.StreamResponse:
-        """Return the gangs of a selection, by namespace and name."""
+    async def _gangs(self, request: web.Request, query: Query) -> web.StreamResponse:
         selection = GangSelection(**query)
-        state, made_for = self._state.committed, self._made_for()
+        state, made_for = self.state.committed, self._made_for()
         roots, pace = [], Yielder()
         readers = visibility_of(request)
         for root in chain(state.gangs.values(), suspended_roots(state.gangs.values(), made_for)):
@@ -125,7 +123,7 @@ class GangApi(Api):
         made_for, pace = self._made_for(), Yielder()
         states: Counter[str] = Counter()
         oldest: tuple[int, str, str] | None = None  # since when, name, state
-        gangs = self._state.committed.gangs.values()
+        gangs = self.state.committed.gangs.values()
         for root in chain(gangs, suspended_roots(gangs, made_for)):
             if readers.sees(namespace_of(root.gang)):
                 shown = gang_status(root, made_for.get(RootKey(root.gang, root.kind)))
@@ -146,15 +144,14 @@ class GangApi(Api):
         if not selection.in_namespace(root.gang):
             return False
         if selection.selector:
-            labels = self._labels.of_gang(root, made_for.uid if made_for is not None else "")
+            labels = self.labels.of_gang(root, made_for.uid if made_for is not None else "")
             if not selection.has_labels(labels):
                 return False
         return not selection.states or selection.in_state(gang_status(root, made_for).state)
 
     @ONE_GANG.handler
-    async def gang(self, request: web.Request, query: Query) -> web.StreamResponse:
-        """Return one gang with its members."""
-        position = self._state.committed.position
+    async def _gang(self, request: web.Request, query: Query) -> web.StreamResponse:
+        position = self.state.committed.position
         body = msgspec.json.encode(gang_at(self._root(request, query), self._made_for()))
         return await answer(request, [body], position)
 
@@ -180,19 +177,25 @@ class GangApi(Api):
         A name may have several: a PodGroup and a CompositePodGroup, or a group that was created again while
         the former one still exists in the state.
         """
-        roots = self._state.committed.gangs
-        return self._index.get(lambda: _by_name(roots.values()), same=(roots,))
+        roots = self.state.committed.gangs
+
+        def by_name() -> Mapping[str, list[GangState]]:
+            named: dict[str, list[GangState]] = {}
+            for root in roots.values():
+                named.setdefault(root.gang, []).append(root)
+            return named
+
+        return self.index.get(by_name, same=(roots,))
 
     def _made_for(self) -> Mapping[RootKey, RootWorkload]:
         """Return the workloads of root groups; made again when the trees have changed."""
-        trees = self._state.committed.trees
-        return self._workloads.get(lambda: workloads_of_roots(trees.values()), same=(trees,))
+        trees = self.state.committed.trees
+        return self.workloads.get(lambda: workloads_of_roots(trees.values()), same=(trees,))
 
     @EXPLAIN_GANG.handler
-    async def explain(self, request: web.Request, query: Query) -> web.StreamResponse:
-        """Return one gang with the newest decision about it."""
+    async def _explain(self, request: web.Request, query: Query) -> web.StreamResponse:
         root = self._root(request, query)
-        reader = visible_queries(self._reader, visibility_of(request))
+        reader = visible_queries(self.reader, visibility_of(request))
         page = await reader.page(
             EventFilter(gang_uid=root.uid, types=ANSWERS, newest_first=True, limit=1)
         )
@@ -200,15 +203,8 @@ class GangApi(Api):
         if page.events:
             (event,) = page.events
             explained.event = event_line(event)
-            explained.decision = await decision_of(event, self._inputs)
+            explained.decision = await decision_of(event, self.inputs)
         return await answer(request, [msgspec.json.encode(explained)], page.head)
-
-
-def _by_name(roots: Iterable[GangState]) -> Mapping[str, list[GangState]]:
-    by_name: dict[str, list[GangState]] = {}
-    for root in roots:
-        by_name.setdefault(root.gang, []).append(root)
-    return by_name
 
 
 TREES = Operation(
@@ -226,16 +222,15 @@ TREES = Operation(
 )
 
 
+@dataclass(frozen=True)
 class TreeApi(Api):
     """Handler of /v1/trees."""
 
-    def __init__(self, state: StateSource, labels: ObjectLabels) -> None:
-        self._state = state
-        self._labels = labels
+    state: StateSource
+    labels: ObjectLabels
 
     @TREES.handler
-    async def trees(self, request: web.Request, query: Query) -> web.StreamResponse:
-        """Return the trees of workloads of a selection, by namespace and name."""
-        selection, state = GangSelection(**query), self._state.committed
-        pieces = await listed(trees_at(state, selection, self._labels, visibility_of(request)))
+    async def _trees(self, request: web.Request, query: Query) -> web.StreamResponse:
+        selection, state = GangSelection(**query), self.state.committed
+        pieces = await listed(trees_at(state, selection, self.labels, visibility_of(request)))
         return await answer(request, pieces, state.position)

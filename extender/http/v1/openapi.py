@@ -6,7 +6,7 @@ the structs that are encoded, so they cannot differ from the answers; a test com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Literal, TypeVar, get_args
 
@@ -198,14 +198,10 @@ def _described(operation: Operation, references: Mapping[Any, Json]) -> Json:
     return described
 
 
-def _types(operations: Iterable[Operation]) -> list[Any]:
-    types = [t for o in operations for t in (o.answer, o.otherwise, o.body) if t is not None]
-    return [*dict.fromkeys((*types, ProblemDetails))]
-
-
 def _schemas(operations: Sequence[Operation]) -> tuple[Mapping[Any, Json], Json]:
     """Return the schema of each type of the operations, and the components that these refer to."""
-    types = _types(operations)
+    kinds = [t for o in operations for t in (o.answer, o.otherwise, o.body) if t is not None]
+    types = [*dict.fromkeys((*kinds, ProblemDetails))]
     schemas, components = msgspec.json.schema_components(
         [*types, *EVENT_TYPES], ref_template=REFERENCE, schema_hook=_hook
     )

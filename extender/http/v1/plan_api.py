@@ -6,10 +6,12 @@ POST /v1/moves/apply makes such moves, GET /v1/moves shows them, and POST /v1/mo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from extender.control.actuators.move_controller import MoveController
 from extender.core.model.errors import BadInput, Forbidden
@@ -19,13 +21,7 @@ from extender.http.responses.request_visibility import CALLER, body_of, visibili
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import Api, Query
 from extender.ports.log_ports import StateSource
-from extender.queries.plan.moves_query import (
-    MovesAnswer,
-    MovesQuestion,
-    MovesUnderWay,
-    PlannedMoves,
-    moves_under_way,
-)
+from extender.queries.plan import moves_query
 from extender.queries.plan.plan_query import PlanQuestion, PlanReply
 from extender.queries.plan.plan_service import PlanResult
 
@@ -51,7 +47,7 @@ PLAN = Operation(
 UNDER_WAY = Operation(
     path="/v1/moves",
     about="The moves that the service makes, and what is done now",
-    answer=MovesUnderWay,
+    answer=moves_query.MovesUnderWay,
     problems=(400,),
 )
 APPLY = Operation(
@@ -59,8 +55,8 @@ APPLY = Operation(
     method="post",
     about="Make the fewest moves of members of running gangs that answer a question of POST /v1/moves about the live cluster, one after "
     "the other; only the replica that leads does",
-    body=MovesQuestion,
-    answer=MovesAnswer,
+    body=moves_query.MovesQuestion,
+    answer=moves_query.MovesAnswer,
     problems=(400, 408, 413, 415, 503),
     positioned=False,
 )
@@ -69,7 +65,7 @@ CONTROL = Operation(
     method="post",
     about="Pause, resume or stop the moves that the service makes",
     body=MovesControl,
-    answer=MovesUnderWay,
+    answer=moves_query.MovesUnderWay,
     problems=(400, 404, 408, 413, 415, 503),
     positioned=False,
 )
@@ -78,8 +74,8 @@ MOVES = Operation(
     method="post",
     about="The fewest moves of running pods after which a tree fits, whole domains are free, or nodes are empty: on the "
     "cluster of the request, or on the live cluster of the service; nothing is moved",
-    body=MovesQuestion,
-    answer=MovesAnswer,
+    body=moves_query.MovesQuestion,
+    answer=moves_query.MovesAnswer,
     problems=(400, 408, 413, 415, 503),
     positioned=False,
 )
@@ -88,70 +84,51 @@ MOVES = Operation(
 Answer = Callable[[bytes, Visibility], Awaitable[PlanResult]]
 
 
+@dataclass(frozen=True)
 class PlanApi(Api):
-    """Handler of /v1/plan and /v1/moves.
+    """Handler of /v1/plan and /v1/moves."""
 
-    Args:
-        plan: Sends the body of a question to the planner.
-        moves: The same of a question about moves.
-        to_apply: The same of one whose moves are to be made; returns JSON of `PlannedMoves`.
-        mover: Makes moves.
-        state: Has the committed state.
-    """
-
-    def __init__(
-        self,
-        plan: Answer,
-        moves: Answer,
-        to_apply: Answer,
-        mover: MoveController,
-        state: StateSource,
-    ) -> None:
-        self._plan = plan
-        self._moves = moves
-        self._to_apply = to_apply
-        self._mover = mover
-        self._state = state
+    plan_answer: Answer  # sends the body of a question to the planner
+    moves_answer: Answer  # the same of a question about moves
+    moves_to_apply: Answer  # the same of one whose moves are to be made; JSON of `PlannedMoves`
+    mover: MoveController
+    state: StateSource
 
     @PLAN.handler
-    async def plan(self, request: web.Request, _: Query) -> web.Response:
-        """Answer as `gang-extender plan` does."""
+    async def _plan(self, request: web.Request, _: Query) -> web.Response:
         body = body_of(request)
         if not body:
             raise BadInput(
                 'body is empty; expected {"workload": [...], "cluster": [...] (optional)}, lists of Kubernetes objects'
             )
-        plan_answer = await self._plan(body, visibility_of(request))
+        plan_answer = await self.plan_answer(body, visibility_of(request))
         return at_position(plan_answer.body, plan_answer.position)
 
     @MOVES.handler
-    async def moves(self, request: web.Request, _: Query) -> web.Response:
-        """Answer as `gang-extender make-room` and `drain` do."""
-        answer = await self._moves(_moves_question(request), visibility_of(request))
+    async def _moves(self, request: web.Request, _: Query) -> web.Response:
+        answer = await self.moves_answer(_moves_question(request), visibility_of(request))
         return at_position(answer.body, answer.position)
 
     @UNDER_WAY.handler
-    async def under_way(self, request: web.Request, _: Query) -> web.Response:
-        """Show the moves that the service makes, as `gang-extender moves` does."""
+    async def _show(self, request: web.Request, _: Query) -> web.Response:
         if not visibility_of(request).everything:
             raise Forbidden("moves have names of all namespaces; they are for callers who see all")
         return self._under_way()
 
     def _under_way(self) -> web.Response:
-        state = self._state.committed
-        body = msgspec.json.encode(moves_under_way(state.moves, self._mover.waits_for))
+        state = self.state.committed
+        body = msgspec.json.encode(moves_query.moves_under_way(state.moves, self.mover.waits_for))
         return at_position(body, state.position)
 
     @APPLY.handler
-    async def apply(self, request: web.Request, _: Query) -> web.Response:
-        """Make moves, as `make-room --apply` and `drain --apply` do; answer which."""
+    async def _apply(self, request: web.Request, _: Query) -> web.Response:
         body = _moves_question(request)
-        self._mover.require_none()
-        given = await self._to_apply(body, visibility_of(request))
-        planned = msgspec.json.decode(given.body, type=PlannedMoves)
+        self.mover.require_none()
+        given = await self.moves_to_apply(body, visibility_of(request))
+        planned = msgspec.json.decode(given.body, type=moves_query.PlannedMoves)
         answer = planned.answer
         if answer.moves:
-            plan = await self._mover.begin(
+            plan = await self.mover.begin(
                 answer.question,
                 answer.moves,
                 planned.request,
@@ -159,12 +136,11 @@ class PlanApi(Api):
                 proved=answer.least == len(answer.moves),
                 tree=planned.tree,
             )
-            answer = msgspec.structs.replace(answer, plan=plan)
+            answer = replace(answer, plan=plan)
         return at_position(msgspec.json.encode(answer), given.position)
 
     @CONTROL.handler
-    async def control(self, request: web.Request, _: Query) -> web.Response:
-        """Pause, resume or stop the moves, as `gang-extender moves` does."""
+    async def _control(self, request: web.Request, _: Query) -> web.Response:
         try:
             action = msgspec.json.decode(body_of(request), type=MovesControl).action
         except msgspec.MsgspecError as error:
@@ -172,9 +148,9 @@ class PlanApi(Api):
                 f'body: {error}; expected {{"action": "pause"}}, resume or stop'
             ) from error
         if action == "stop":
-            await self._mover.stop(_user(request))
+            await self.mover.stop(_user(request))
         else:
-            await self._mover.pause(_user(request), paused=action == "pause")
+            await self.mover.pause(_user(request), paused=action == "pause")
         return self._under_way()
 
 

@@ -98,7 +98,9 @@ def _value(parameter: Parameter, text: str) -> object:
         case {"type": "boolean"}:
             return _flag(text, subject)
         case {"enum": ["oldest", "newest"]}:
-            return _newest_first(text, subject)
+            if text not in ("oldest", "newest"):
+                raise BadInput(f"{subject}: {text[:40]!r} is neither oldest nor newest")
+            return text == "newest"
         case {"enum": choices}:
             noun = "event type" if parameter.name == "type" else parameter.name
             return checked_choice(text, choices, subject, noun)
@@ -160,12 +162,6 @@ def _flag(text: str, subject: str) -> bool:
     if text not in ("", "true", "false"):
         raise BadInput(f"{subject}: {text[:40]!r} is neither true nor false")
     return text != "false"
-
-
-def _newest_first(text: str, subject: str) -> bool:
-    if text not in ("oldest", "newest"):
-        raise BadInput(f"{subject}: {text[:40]!r} is neither oldest nor newest")
-    return text == "newest"
 
 
 async def find_paths(query: Query, **finders: Callable[[str], Awaitable[str]]) -> None:

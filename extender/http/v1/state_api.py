@@ -8,6 +8,7 @@ the cluster shows it now.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 
 import msgspec
@@ -21,16 +22,9 @@ from extender.http.v1.query_parameters import Api, Query, gang_named
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import StateSource
 from extender.queries.log.parameter_validation import checked_text
+from extender.queries.state import node_inventory
 from extender.queries.state.gang_selection import GANG_STATES
 from extender.queries.state.historical_state import HistoricalState, StateAt, StateDiff
-from extender.queries.state.node_inventory import (
-    NodeInventory,
-    NodeInventoryReport,
-    NodeNow,
-    TreeNow,
-    live_node,
-    no_such_root,
-)
 from extender.queries.state.state_dto import NodeAt, Scope, scope_of
 
 KNOWN = "Gang-Extender-Known"  # on a request: the node exists in the cluster, even if it is not in the log
@@ -41,7 +35,8 @@ class NodeAnswer(msgspec.Struct, kw_only=True):
 
     state: StateAt
     node: NodeAt | None  # None: no gang had anything there
-    live: NodeNow | None  # None: the query is for the past, or the cluster has no such node
+    # None: the query is for the past, or the cluster has no such node
+    live: node_inventory.NodeNow | None
 
 
 class _AnswerFromLog(msgspec.Struct, kw_only=True):
@@ -49,7 +44,7 @@ class _AnswerFromLog(msgspec.Struct, kw_only=True):
 
     state: msgspec.Raw
     node: NodeAt | None
-    live: NodeNow | None
+    live: node_inventory.NodeNow | None
 
 
 AT = Parameter(name="at", about="A time (RFC 3339) or a position of the log; default: the end of the log", schema=MOMENT)  # fmt: skip
@@ -79,69 +74,59 @@ NODE = Operation(
 )
 
 
+@dataclass(frozen=True)
 class StateApi(Api):
     """Handler of /v1/state."""
 
-    def __init__(self, as_of: HistoricalState) -> None:
-        self._as_of = as_of
+    as_of: HistoricalState
 
     @STATE.handler
-    async def state(self, request: web.Request, query: Query) -> web.Response:
-        """Return reservations, bound members and pending trees at `at`; with `diff` the changes."""
+    async def _state(self, request: web.Request, query: Query) -> web.Response:
         at, diff = query.pop("at", ""), query.pop("diff", "")
         scope, readers = scope_of(**query), visibility_of(request)
         if diff:
-            difference = await self._as_of.difference(at, diff, scope, readers)
+            difference = await self.as_of.difference(at, diff, scope, readers)
             return _answer(request, difference)
-        return _answer(request, await self._as_of.state(at, scope, readers=readers))
+        return _answer(request, await self.as_of.state(at, scope, readers=readers))
 
 
+@dataclass(frozen=True)
 class PastNodesApi(Api):
     """Handler of a node, from the log alone."""
 
-    def __init__(self, as_of: HistoricalState) -> None:
-        self._as_of = as_of
+    as_of: HistoricalState
 
     @NODE.handler
-    async def node(self, request: web.Request, query: Query) -> web.Response:
-        """Return reservations and bound members of a node at `at`."""
+    async def _node(self, request: web.Request, query: Query) -> web.Response:
         name = NodeName(request.match_info["name"])
         checked_text(name, "node")
         exists = KNOWN in request.headers
-        state = await self._as_of.state(
+        state = await self.as_of.state(
             query.get("at", ""), Scope(node=name), exists=exists, readers=visibility_of(request)
         )
         node = next((n for n in state.nodes if n.node == name), None)
         return _answer(request, NodeAnswer(state=state, node=node, live=None))
 
 
+@dataclass(frozen=True)
 class NodesApi(Api):
-    """Handler of a node as it is now.
+    """Handler of a node as it is now."""
 
-    Args:
-        past: Returns the answer of `PastNodesApi` to a request, with other headers.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        past: Callable[[web.Request, Mapping[str, str]], Awaitable[web.Response]],
-    ) -> None:
-        self._cluster = cluster
-        self._past = past
+    cluster: Cluster
+    # returns the answer of `PastNodesApi` to a request, with other headers
+    past: Callable[[web.Request, Mapping[str, str]], Awaitable[web.Response]]
 
     @NODE.handler
-    async def node(self, request: web.Request, query: Query) -> web.Response:
-        """Return reservations and bound members of a node at `at`; without `at` also the node as it is now."""
+    async def _node(self, request: web.Request, query: Query) -> web.Response:
         name = NodeName(request.match_info["name"])
-        if "at" in query or name not in self._cluster.view().nodes:
+        if "at" in query or name not in self.cluster.view().nodes:
             tag = request.headers.get("If-None-Match")
-            return await self._past(request, {} if tag is None else {"If-None-Match": tag})
-        answer = await self._past(request, {KNOWN: "true"})
+            return await self.past(request, {} if tag is None else {"If-None-Match": tag})
+        answer = await self.past(request, {KNOWN: "true"})
         if answer.status != HTTPStatus.OK or not isinstance(answer.body, bytes):
             return answer
         extended = msgspec.json.decode(answer.body, type=_AnswerFromLog)
-        extended.live = live_node(self._cluster.view(), name, extended.node)
+        extended.live = node_inventory.live_node(self.cluster.view(), name, extended.node)
         if extended.live is None:
             return answer
         return web.Response(
@@ -169,38 +154,36 @@ def _answer(request: web.Request, value: StateAt | StateDiff | NodeAnswer) -> we
 NODES = Operation(
     path="/v1/nodes",
     about="Nodes as the cluster shows them now: labels, capacity, and usage by members and by ordinary pods",
-    answer=NodeInventoryReport,
+    answer=node_inventory.NodeInventoryReport,
     problems=(400,),
     tagged=True,
 )
 TREE = Operation(
     path="/v1/gangs/{namespace}/{name}/tree",
     about="The groups of a tree with their members as the cluster shows them now, admitted or not",
-    answer=TreeNow,
+    answer=node_inventory.TreeNow,
     parameters=(NAMESPACE, GANG_NAME),
     problems=(400, 404),
     tagged=True,
 )
 
 
+@dataclass(frozen=True)
 class LiveNodeApi(Api):
     """Handlers of /v1/nodes and of trees."""
 
-    def __init__(self, fleet: NodeInventory, state: StateSource) -> None:
-        self._fleet = fleet
-        self._state = state
+    fleet: node_inventory.NodeInventory
+    state: StateSource
 
     @NODES.handler
-    async def nodes(self, request: web.Request, _: Query) -> web.StreamResponse:
-        """Return the nodes, by name."""
-        pieces = await self._fleet.nodes()
-        return await answer(request, pieces, self._state.committed.position)
+    async def _nodes(self, request: web.Request, _: Query) -> web.StreamResponse:
+        pieces = await self.fleet.nodes()
+        return await answer(request, pieces, self.state.committed.position)
 
     @TREE.handler
-    async def tree(self, request: web.Request, _: Query) -> web.StreamResponse:
-        """Return the tree of a gang."""
+    async def _tree(self, request: web.Request, _: Query) -> web.StreamResponse:
         namespace, name = gang_named(request).split("/")
         if not visibility_of(request).sees(namespace):
-            raise no_such_root(namespace, name)
-        pieces = await self._fleet.tree(namespace, name)
-        return await answer(request, pieces, self._state.committed.position)
+            raise node_inventory.no_such_root(namespace, name)
+        pieces = await self.fleet.tree(namespace, name)
+        return await answer(request, pieces, self.state.committed.position)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 from prometheus_client import Counter, Gauge
 
 from extender import __version__
@@ -20,23 +22,10 @@ from extender.http.responses.json_responses import at_position
 from extender.http.responses.request_visibility import visibility_of
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import Api, Query
-from extender.ports.log_ports import Clock, DatabaseUsage, LeaseRecord, LogHead
+from extender.ports.log_ports import Clock, DatabaseUsage, EventLog, LeaseRecord, LogHead
 from extender.ports.verification_ports import VerifiedLog
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.state.service_status import (
-    AnchorLine,
-    CertificateLine,
-    CheckLine,
-    DatabaseLine,
-    LeaderLine,
-    LeaderPart,
-    LogLine,
-    ServiceStatus,
-    VerificationLine,
-    WaitLine,
-    finding_lines,
-    problems_of,
-)
+from extender.queries.state import service_status
 from extender.runtime.cooperative_yield import Yielder
 from extender.settings import Settings, without_secrets
 from extender.telemetry import METRICS
@@ -44,7 +33,7 @@ from extender.telemetry import METRICS
 STATUS = Operation(
     path="/v1/status",
     about="The state of the service: what is wrong, leader, log, database, verification, gangs by state",
-    answer=ServiceStatus,
+    answer=service_status.ServiceStatus,
     problems=(400,),
 )
 LEADER_PATH = "/scheduler/status"
@@ -52,16 +41,8 @@ LEADER_PATH = "/scheduler/status"
 NOT_ANSWERED = ("cannot-answer", "not-forwarded", "undecodable", "hung-up")
 
 
-class StatusLog(Protocol):
-    """What is read of the log; each call may raise StoreUnavailable."""
-
-    async def lease(self) -> LeaseRecord | None:
-        """See `EventLog.lease`."""
-        ...
-
-    async def head(self) -> LogHead:
-        """See `EventLog.head`."""
-        ...
+class StatusLog(EventLog, Protocol):
+    """The log and its database; each call may raise StoreUnavailable."""
 
     async def usage(self) -> DatabaseUsage:
         """Return the size of the database, and the replicas that are connected to it."""
@@ -79,15 +60,15 @@ class StatusSources(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     checks: Callable[[], Iterable[ReadinessCheck]]
     verified: Callable[[], VerifiedLog | None]  # by this replica
-    counts: Callable[[Visibility], Awaitable[tuple[dict[str, int], WaitLine | None]]]
+    counts: Callable[[Visibility], Awaitable[tuple[dict[str, int], service_status.WaitLine | None]]]
     ask_leader: Callable[[str], Awaitable[bytes]]  # raises NotReady
 
 
+@dataclass(frozen=True)
 class StatusApi(Api):
     """Handlers of /v1/status, and of what a leader gives its followers."""
 
-    def __init__(self, sources: StatusSources) -> None:
-        self._sources = sources
+    sources: StatusSources
 
     def replica_routes(self) -> list[web.RouteDef]:
         """Return the routes for other replicas."""
@@ -98,13 +79,12 @@ class StatusApi(Api):
         return at_position(msgspec.json.encode(self._own_part()), None)
 
     @STATUS.handler
-    async def status(self, request: web.Request, _: Query) -> web.Response:
-        """Return the state of the service."""
+    async def _status(self, request: web.Request, _: Query) -> web.Response:
         status = await self._collected(visibility_of(request))
         return at_position(msgspec.json.encode(status), status.log.head)
 
-    async def _collected(self, readers: Visibility) -> ServiceStatus:
-        sources = self._sources
+    async def _collected(self, readers: Visibility) -> service_status.ServiceStatus:
+        sources = self.sources
         leader, settings = sources.leader, sources.settings
         held, head, usage, error = None, LogHead(), DatabaseUsage(), ""
         try:
@@ -118,7 +98,7 @@ class StatusApi(Api):
         part = await self._part_of_leader()
         states, oldest_wait = await sources.counts(readers)
         called = (part.scheduler_called, self._called())
-        status = ServiceStatus(
+        status = service_status.ServiceStatus(
             version=__version__,
             replica=settings.identity,
             role=leader.role,
@@ -127,8 +107,11 @@ class StatusApi(Api):
             leader=_leader_line(held),
             leader_answers=part.leads,
             replicas=[*usage.replicas],
-            checks=[CheckLine(check.name, check.ok, check.reason) for check in sources.checks()],
-            log=LogLine(
+            checks=[
+                service_status.CheckLine(check.name, check.ok, check.reason)
+                for check in sources.checks()
+            ],
+            log=service_status.LogLine(
                 head=head.position,
                 time=rfc3339(head.at_us) if head.position else "",
                 read=leader.committed.position,
@@ -147,32 +130,32 @@ class StatusApi(Api):
         )
         if not readers.everything:
             status = _without_places(status)
-        return msgspec.structs.replace(status, problems=[*problems_of(status)])
+        return replace(status, problems=[*service_status.problems_of(status)])
 
-    async def _part_of_leader(self) -> LeaderPart:
+    async def _part_of_leader(self) -> service_status.LeaderPart:
         """Return what only the leader has, of this replica or of the one that leads."""
-        if self._sources.leader.leads():
+        if self.sources.leader.leads():
             return self._own_part()
         try:
-            body = await self._sources.ask_leader(LEADER_PATH)
-            return msgspec.json.decode(body, type=LeaderPart)
+            body = await self.sources.ask_leader(LEADER_PATH)
+            return msgspec.json.decode(body, type=service_status.LeaderPart)
         except (
             NotReady,
             msgspec.MsgspecError,
         ):  # `leads` is false, which is a problem of the status
-            return LeaderPart(leads=False)
+            return service_status.LeaderPart(leads=False)
 
-    def _own_part(self) -> LeaderPart:
-        sources = self._sources
+    def _own_part(self) -> service_status.LeaderPart:
+        sources = self.sources
         leader = sources.leader
         if not leader.leads():
-            return LeaderPart(leads=False)
+            return service_status.LeaderPart(leads=False)
         verified, published = sources.verified(), leader.history.anchors
         led_ms = sources.clock.monotonic_ms() - leader.lease.asked_ms
-        return LeaderPart(
+        return service_status.LeaderPart(
             leads=True,
             verification=None if verified is None else _verification_line(verified),
-            anchor=AnchorLine(
+            anchor=service_status.AnchorLine(
                 position=published[-1].position,
                 time=rfc3339(published[-1].at_us),
                 signed=bool(published[-1].key),
@@ -187,14 +170,14 @@ class StatusApi(Api):
     def _called(self) -> str:
         """Return when kube-scheduler last called this replica; empty: not since it started."""
         ago_us = Yielder.since_last_call_s() * 1e6
-        now_us = self._sources.clock.now_us()
-        return rfc3339(now_us - int(ago_us)) if ago_us <= now_us - self._sources.started_us else ""
+        now_us = self.sources.clock.now_us()
+        return rfc3339(now_us - int(ago_us)) if ago_us <= now_us - self.sources.started_us else ""
 
 
-def _leader_line(held: LeaseRecord | None) -> LeaderLine | None:
+def _leader_line(held: LeaseRecord | None) -> service_status.LeaderLine | None:
     if held is None or held.expired or not held.holder:
         return None
-    return LeaderLine(
+    return service_status.LeaderLine(
         name=held.holder,
         address=held.address,
         epoch=held.epoch,
@@ -203,12 +186,14 @@ def _leader_line(held: LeaseRecord | None) -> LeaderLine | None:
     )
 
 
-def _database_line(sources: StatusSources, usage: DatabaseUsage, error: str) -> DatabaseLine:
+def _database_line(
+    sources: StatusSources, usage: DatabaseUsage, error: str
+) -> service_status.DatabaseLine:
     place, settings = sources.database_place, sources.settings
     if settings.database_url:
-        return DatabaseLine(place=place, bytes=usage.bytes, error=error)
+        return service_status.DatabaseLine(place=place, bytes=usage.bytes, error=error)
     disk = shutil.disk_usage(Path(settings.data_dir))
-    return DatabaseLine(
+    return service_status.DatabaseLine(
         place=place,
         bytes=usage.bytes,
         disk_free_bytes=disk.free,
@@ -217,32 +202,29 @@ def _database_line(sources: StatusSources, usage: DatabaseUsage, error: str) -> 
     )
 
 
-def _verification_line(verified: VerifiedLog) -> VerificationLine:
-    return VerificationLine(
+def _verification_line(verified: VerifiedLog) -> service_status.VerificationLine:
+    return service_status.VerificationLine(
         position=verified.result.position,
         time=rfc3339(verified.at_us),
         anchors=verified.anchors,
         finding_count=len(verified.findings),
-        findings=finding_lines(verified.findings),
+        findings=service_status.finding_lines(verified.findings),
         definitions=verified.result.definitions,
         privileged_roles=[*verified.result.privileged_roles],
     )
 
 
-def _without_places(status: ServiceStatus) -> ServiceStatus:
+def _without_places(status: service_status.ServiceStatus) -> service_status.ServiceStatus:
     """Return a status for readers of some namespaces: without findings, settings, names of replicas and places."""
     leader, database, verified = status.leader, status.database, status.verification
-    return msgspec.structs.replace(
+    return replace(
         status,
         replica="that answers",
         replicas=[],
         settings={},
-        leader=leader and msgspec.structs.replace(leader, name="replica", address="its address"),
-        database=msgspec.structs.replace(
-            database, place="of the log", error="no answer" if database.error else ""
-        ),
-        verification=verified
-        and msgspec.structs.replace(verified, findings=[], privileged_roles=[]),
+        leader=leader and replace(leader, name="replica", address="its address"),
+        database=replace(database, place="of the log", error="no answer" if database.error else ""),
+        verification=verified and replace(verified, findings=[], privileged_roles=[]),
     )
 
 
@@ -269,10 +251,10 @@ def _refused() -> dict[str, int]:
     return {reason: count for reason, count in sorted(refused.items()) if count}
 
 
-def _certificates(clock: Clock) -> list[CertificateLine]:
+def _certificates(clock: Clock) -> list[service_status.CertificateLine]:
     now_us = clock.now_us()
     return [
-        CertificateLine(name, rfc3339(now_us + int(left_s * 1e6)))
+        service_status.CertificateLine(name, rfc3339(now_us + int(left_s * 1e6)))
         for name, left_s in _samples(METRICS.tls_certificate_expires_in_seconds).items()
     ]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.admit.gang_sentences import WishLine, anew_text, group_lines
 from extender.core.admit.interpod_rules import ExclusiveDomains
@@ -71,13 +72,15 @@ from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanAnswer
 from extender.queries.plan.plan_service import ClusterSource
 from extender.queries.state.gang_status import (
     GangStatus,
+    RootKey,
     RootWorkload,
     gang_status,
+    root_groups,
     status_before_the_log,
+    workloads_of_roots,
 )
 from extender.queries.state.node_inventory import groups_below, groups_by_parent, live_node
 from extender.queries.state.state_report import gang_at
-from extender.queries.state.workload_trees import RootKey, root_groups, workloads_of_roots
 from extender.runtime.cooperative_yield import Yielder
 
 WARNINGS_MAX = 3  # of one tree
@@ -124,7 +127,7 @@ class ExplainService:
         now = _Now(self, readers)
         explanation = await now.explanation(name)
         as_of = rfc3339(self.clock.now_us())
-        return msgspec.structs.replace(explanation, as_of=as_of, position=now.state.position)
+        return replace(explanation, as_of=as_of, position=now.state.position)
 
     async def search(self, text: str, limit: int, readers: Visibility = EVERYTHING) -> NameSearch:
         """Return the objects whose names contain the words of a text, `limit` of them at most."""
@@ -156,7 +159,7 @@ class _Now(ObjectReader):
             return ObjectDetails(finding=_lone(pod, place))
         deleted = "is being deleted; " if pod.deleting else ""
         details = await self._gang(pod.group, pod, extras=extras)
-        return msgspec.structs.replace(details, link=f" {deleted}{place}, a member of")
+        return replace(details, link=f" {deleted}{place}, a member of")
 
     def _node(self, subject: ObjectName) -> Explanation:
         name, view, state = NodeName(subject.path), self._view, self.state
@@ -239,9 +242,8 @@ class _Now(ObjectReader):
                 lost_in_vain=live.lost_in_vain.get(root.uid, ()),
             )
             conflict = tuple(f"{spaced(c.object)}: {c.message}" for c in verdict.conflict)
-        if domains := tuple(ExclusiveDomains().sentences(view, self.state, tree, self._readers)):
-            reasons = (*finding.reasons, *domains)
-            finding = msgspec.structs.replace(finding, reasons=reasons)
+        domains = ExclusiveDomains().sentences(view, self.state, tree, self._readers)
+        finding = finding.because(*domains)
         finding = _with_holds(finding, view, self.state, root.uid)
         if root.uid not in state.capacity_holds:
             unheld = live.unheld.get(root.uid)
@@ -253,10 +255,10 @@ class _Now(ObjectReader):
         if gang is not None and pod is not None:
             own = placed_checks(state, gang, pod, at_bind)
             if own is not None:
-                finding = msgspec.structs.replace(finding, checks=own[0], reasons=own[1])
+                finding = replace(finding, checks=own[0], reasons=own[1])
         if not tree.problems:
             checks = self._with_warnings(tree, finding.checks)
-            finding = msgspec.structs.replace(finding, checks=checks)
+            finding = replace(finding, checks=checks)
         better: tuple[BetterPlacement, ...] = ()
         if gang is not None and pod is None and not finding.plan_needed and not tree.problems:
             better = await self._better(tree, gang)
@@ -284,9 +286,9 @@ class _Now(ObjectReader):
             gang = max(roots, key=lambda root: root.observed_us)
             text = f"does not exist any more; the log has it as {gang_status(gang).state}"
         return Finding(
-            subject=spaced(key),
-            text=text,
-            checks=checks_until("group exists", "no", f"{spaced(key)} {text}"),
+            spaced(key),
+            text,
+            checks_until("group exists", "no", f"{spaced(key)} {text}"),
             help=(f"`gang-extender history {key.path}` shows what became of it",),
         )
 
@@ -321,7 +323,7 @@ class _Now(ObjectReader):
         if len(warnings) > WARNINGS_MAX:
             text += f"; and {len(warnings) - WARNINGS_MAX} more"
         return tuple(
-            msgspec.structs.replace(check, text=text)
+            replace(check, text=text)
             if check.check == "tree valid" and check.outcome == "yes"
             else check
             for check in checks
@@ -376,27 +378,19 @@ def placed_checks(
     if GATE in pod.gates:
         text = f"our gate {GATE} is still there; it is removed after the nomination"
         return checks_until("gates removed", "no", text), ()
-    failure = tuple(_failure(gang, pod))
+    failure = gang.bind_failure
+    about_it = failure is not None and (failure.missing or pod.path in failure.pods)
+    texts = (
+        barrier_text(gang, at_bind),  # which members the others wait for
+        bind_failure_text(failure) if failure is not None and about_it else "",
+    )
+    reasons = tuple(text for text in texts if text)
     if pod.uid in at_bind:
         text = f"it waits at bind for {reservation.node}"
-        return checks_until("bound", "no", text), (*_barrier(gang, at_bind), *failure)
+        return checks_until("bound", "no", text), reasons
     text = f"capacity is reserved on {reservation.node}"
     checks = checks_until("accepted by kube-scheduler", "unknown", text)
-    evidence = _evidence(state, gang, reservation, pod)
-    return checks, (*evidence, *_barrier(gang, at_bind), *failure)
-
-
-def _barrier(gang: GangState, at_bind: Collection[PodUid]) -> Iterable[str]:
-    """Yield which members the others wait for at bind."""
-    if text := barrier_text(gang, at_bind):
-        yield text
-
-
-def _failure(gang: GangState, pod: Pod) -> Iterable[str]:
-    """Yield what kept the members from being bound last, if it is about this one."""
-    failure = gang.bind_failure
-    if failure is not None and (failure.missing or pod.path in failure.pods):
-        yield bind_failure_text(failure)
+    return checks, (*_evidence(state, gang, reservation, pod), *reasons)
 
 
 def _evidence(
@@ -443,11 +437,7 @@ def extra_members(
 def extra_finding(
     pod: Pod | None, leaf: GroupKey, pods: tuple[Pod, ...], verdict: GangVerdict, gang_answer: str
 ) -> Finding:
-    """Return the finding about members beyond the minimum that wait.
-
-    Args:
-        pod: The member that the finding is about; None: it is about their group.
-    """
+    """Return the finding about members beyond the minimum that wait; `pod`: the member that the finding is about; None: it is about their group."""
     subject = f"Pod {pod.path}" if pod is not None else spaced(leaf)
     role = "an extra member" if pod is not None else "a child group beyond the minimum"
 
@@ -459,14 +449,14 @@ def extra_finding(
         text, *help_ = lacking[0].split(": ", 1)
         checks = checks_until("members complete", "no", text)
         text = f"is no member yet, because {text}"
-        return Finding(subject=subject, text=waits(text), checks=checks, help=tuple(help_))
+        return Finding(subject, waits(text), checks, help=tuple(help_))
     held = sorted({gate for pod in pods for gate in pod.gates if gate != GATE})
     if held and not any(map(is_candidate, pods)):
         text = f"is held by the scheduling gates {', '.join(held)}"
         return Finding(
-            subject=subject,
-            text=waits(text),
-            checks=checks_until("members complete", "no", text),
+            subject,
+            waits(text),
+            checks_until("members complete", "no", text),
             help=(f"remove the scheduling gates {', '.join(held)}; until then it is no member",),
         )
     names = {pod.path for pod in pods}
@@ -475,20 +465,20 @@ def extra_finding(
         units = ", ".join(spaced(victim.unit) for victim in verdict.victims)
         text = f"fits only when {units} {'is' if len(verdict.victims) == 1 else 'are'} evicted"
         checks = checks_until("fits now", "no", text)
-        return Finding(subject=subject, text=waits(text), checks=not_examined(checks))
+        return Finding(subject, waits(text), not_examined(checks))
     if placed:
         text = f"fits now and is about to get {'its place' if placed == 1 else counted(placed, 'place')}"
         checks = checks_until("fits now", "yes", text)
-        return Finding(subject=subject, text=waits(text), checks=not_examined(checks))
+        return Finding(subject, waits(text), not_examined(checks))
     prefix = f"{spaced(leaf)}: "
     mine = [text.removeprefix(prefix) for text in verdict.reasons if text.startswith(prefix)]
     first, *others = mine or verdict.reasons or ("no more fit",)
     outcome: Outcome = "unknown" if verdict.verdict == "unknown" else "no"
     text = f"may fit or not: {first}" if outcome == "unknown" else f"does not fit now: {first}"
     return Finding(
-        subject=subject,
-        text=waits(text),
-        checks=not_examined(checks_until("fits now", outcome, first)),
+        subject,
+        waits(text),
+        not_examined(checks_until("fits now", outcome, first)),
         reasons=tuple(others),
         help=verdict.help,
     )
@@ -540,10 +530,10 @@ def _with_holds(
     hold, gang = state.capacity_holds.get(uid), state.gangs.get(uid)
     if hold is not None:
         text = f"{hold_progress(view, state, hold).sentence()}, at the latest until {rfc3339(hold.until_us)}"
-        return msgspec.structs.replace(finding, text=f"{finding.text}; {text}")
+        return replace(finding, text=f"{finding.text}; {text}")
     decision = gang.last_decision if gang is not None else None
     if decision is not None and HELD in decision.reasons and HELD not in finding.reasons:
-        return msgspec.structs.replace(finding, reasons=(*finding.reasons, HELD))
+        return finding.because(HELD)
     return finding
 
 
@@ -579,14 +569,13 @@ async def _forest_around(view: ClusterView, key: GroupKey, pace: Yielder) -> For
 
 
 def _lone(pod: Pod, place: str) -> Finding:
-    """Return the finding about a pod that names no group."""
     subject = f"Pod {pod.path}"
     labelled = pod.labels.get(TREE_LABEL, OFF) != OFF
     if labelled and pod.scheduler_name not in OTHER_SCHEDULERS:
         return Finding(
-            subject=subject,
-            text=f"{place}; it lacks the group of its workload, so kube-scheduler places it alone",
-            checks=checks_until(
+            subject,
+            f"{place}; it lacks the group of its workload, so kube-scheduler places it alone",
+            checks_until(
                 "group named",
                 "no",
                 f"it has the label {TREE_LABEL}, but no admission policy named its group",
@@ -597,9 +586,9 @@ def _lone(pod: Pod, place: str) -> Finding:
             ),
         )
     return Finding(
-        subject=subject,
-        text=f"{place}; it names no group, so kube-scheduler places it alone",
-        checks=checks_until("group named", "no", "neither the field nor the label is set"),
+        subject,
+        f"{place}; it names no group, so kube-scheduler places it alone",
+        checks_until("group named", "no", "neither the field nor the label is set"),
         help=(f"to place it with others, {GROUP_HELP}",),
     )
 

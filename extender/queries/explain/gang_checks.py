@@ -6,20 +6,9 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from extender.core.admit.gang_sentences import (
-    NOW,
-    THEN,
-    RefusalWords,
-    about_it,
-    gates_help,
-    invalid_text,
-    missing_text,
-    orphan_text,
-    refused_text,
-    victims_text,
-    waiting_text,
-)
+from extender.core.admit import gang_sentences
 from extender.core.admit.native_gang_scheduling import bind_blockers
 from extender.core.admit.plan_request import TreeParts, lacking_texts
 from extender.core.admit.readmission_backoff import ReadmissionPause, WaitReason
@@ -66,7 +55,7 @@ _NOT_PLANNED: Final[tuple[CheckName, ...]] = (
 )
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Finding(msgspec.Struct, frozen=True):
     """The checks of a gang, and the sentence about the one that fails."""
 
     subject: str  # what the sentence is about: a group, or one member
@@ -85,6 +74,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def clause(self) -> str:
         """Return the sentence as a part of one about something else."""
         return f"{self.subject}, which {self.text}"
+
+    def because(self, *reasons: str) -> Finding:
+        """Return the finding with further reasons."""
+        return replace(self, reasons=(*self.reasons, *reasons))
 
 
 CORRECT: Final = "correct the workload; docs/workloads.md has the reasons"
@@ -112,21 +105,21 @@ def missing_group(
     key: GroupKey, pods: int, similar: Iterable[str], refused: WorkloadTree | None = None
 ) -> Finding:
     """Return the finding about a group that pods name and that does not exist; `refused`: the tree of their workload."""
-    text = missing_text(pods)
+    text = gang_sentences.missing_text(pods)
     if refused is not None:
         return Finding(
-            subject=spaced(key),
-            text=f"{text}: {refused.message}",
-            checks=checks_until("group exists", "no", refused.message),
+            spaced(key),
+            f"{text}: {refused.message}",
+            checks_until("group exists", "no", refused.message),
             help=(CORRECT,),
         )
     near = tuple(similar)
     create = f"create {spaced(key)}, or correct the name in the pods"
     help_ = (f"did you mean {', '.join(near)}? Then correct the name in the pods", create)
     return Finding(
-        subject=spaced(key),
-        text=text,
-        checks=checks_until("group exists", "no", f"{spaced(key)} {text}"),
+        spaced(key),
+        text,
+        checks_until("group exists", "no", f"{spaced(key)} {text}"),
         help=help_ if near else (create,),
     )
 
@@ -135,9 +128,9 @@ def orphan_finding(orphan: Orphan) -> Finding:
     """Return the finding about a group whose parent is missing or wrong."""
     text = orphan.problem.message
     return Finding(
-        subject=spaced(orphan.group.key),
-        text=orphan_text(orphan.group.key, text),
-        checks=checks_until("tree valid", "no", text),
+        spaced(orphan.group.key),
+        gang_sentences.orphan_text(orphan.group.key, text),
+        checks_until("tree valid", "no", text),
         help=("create the parent group, or correct spec.parentCompositePodGroupName",),
     )
 
@@ -160,9 +153,9 @@ def gang_finding(
     if tree.problems:
         texts = tuple(problem.message for problem in tree.problems)
         return Finding(
-            subject=who,
-            text=invalid_text(texts[0]),
-            checks=checks_until("tree valid", "no", texts[0]),
+            who,
+            gang_sentences.invalid_text(texts[0]),
+            checks_until("tree valid", "no", texts[0]),
             reasons=texts[1:],
             help=("correct the groups or pods that the text names",),
         )
@@ -173,26 +166,26 @@ def gang_finding(
             words = f"runs: {text}"
             if status.state == "completed":
                 words = "has ended: its members have succeeded"
-            return Finding(subject=who, text=words, checks=checks)
+            return Finding(who, words, checks)
         if gang.reservations:
             return _reserved(view, tree, gang, status, at_bind)
     blockers = bind_blockers(tree, state.features) if gang is None or not gang.bound else ()
     if blockers:
         checks = checks_until("accepted by kube-scheduler", "no", blockers[0])
         checks = with_outcome(checks, "unknown", *_NOT_PLANNED)
-        text = waiting_text(blockers[0])
-        return Finding(subject=who, text=text, checks=checks, reasons=blockers[1:])
+        text = gang_sentences.waiting_text(blockers[0])
+        return Finding(who, text, checks, reasons=blockers[1:])
     part = TreeParts().of(tree, gang)
     if not admissible(part.root):
         return _incomplete(tree, part.root, status)
     preemption = state.preemptions.get(tree.root.uid)
     if preemption is not None and not preemption.ended:
-        text = victims_text(preemption)
+        text = gang_sentences.victims_text(preemption)
         outcome: Outcome = "no" if preemption.victims else "unknown"
         checks = with_outcome(checks_until("victims gone", outcome, text), outcome, "fits now")
         words = f"waits for victims of its preemption: {text}"
-        return Finding(subject=who, text=words, checks=checks)
-    return Finding(subject=who, text="", checks=(), plan_needed=True)
+        return Finding(who, words, checks)
+    return Finding(who, "", (), plan_needed=True)
 
 
 def bound_text(gang: GangState, status: GangStatus) -> str:
@@ -204,14 +197,14 @@ def _incomplete(tree: Tree, root: PlanGroup, status: GangStatus | None) -> Findi
     reasons = waiting_reasons(root)
     missing = "pods" if root.key.kind == "PodGroup" else "child groups and pods"
     lacking = next(iter(lacking_texts(tree.pods)), "")
-    help_ = gates_help(tree) or lacking
+    help_ = gang_sentences.gates_help(tree) or lacking
     help_ = help_ or f"create the missing {missing}, or lower the minimum of the group"
     if status is not None and status.state == SUSPENDED:
         help_ = "resume the workload (spec.suspend: false)"
     return Finding(
-        subject=spaced(tree.root.key),
-        text=waiting_text(reasons[0], lost_text(status)),
-        checks=checks_until("members complete", "no", reasons[0]),
+        spaced(tree.root.key),
+        gang_sentences.waiting_text(reasons[0], lost_text(status)),
+        checks_until("members complete", "no", reasons[0]),
         reasons=tuple(reasons[1:]),
         help=(help_,),
     )
@@ -228,7 +221,6 @@ def lost_text(status: GangStatus | None) -> str:
 def _reserved(
     view: ClusterView, tree: Tree, gang: GangState, status: GangStatus, at_bind: Collection[PodUid]
 ) -> Finding:
-    """Return the finding about a tree that has reservations: gates, kube-scheduler, bindings."""
     who = spaced(tree.root.key)
     pods = [view.pods[uid] for uid in gang.reservations if uid in view.pods]
     gated = sorted(pod.path for pod in pods if GATE in pod.gates)
@@ -236,13 +228,13 @@ def _reserved(
     if gated:
         text = f"{counted(len(gated), 'pod')} still {'has' if len(gated) == 1 else 'have'} our gate, such as {gated[0]}"
         words = f"has its capacity reserved ({bound}): {text}"
-        return Finding(subject=who, text=words, checks=checks_until("gates removed", "no", text))
+        return Finding(who, words, checks_until("gates removed", "no", text))
     waiting = barrier_text(gang, at_bind)
     text = f"{bound}; {waiting or 'kube-scheduler places the members on their nodes'}"
     return Finding(
-        subject=who,
-        text=f"has its capacity reserved: {text}",
-        checks=checks_until("accepted by kube-scheduler", "unknown", text),
+        who,
+        f"has its capacity reserved: {text}",
+        checks_until("accepted by kube-scheduler", "unknown", text),
         reasons=status.reasons,
         help=(
             "if it stays so, see the event FailedScheduling of its pods, and `gang-extender history`",
@@ -267,7 +259,7 @@ def with_bind_failure(finding: Finding, gang: GangState | None) -> Finding:
     failure = gang.bind_failure if gang is not None else None
     if failure is None:
         return finding
-    return msgspec.structs.replace(finding, reasons=(*finding.reasons, bind_failure_text(failure)))
+    return finding.because(bind_failure_text(failure))
 
 
 def with_moves(finding: Finding, moves: PendingMoves | None, gang: GangState | None) -> Finding:
@@ -276,14 +268,14 @@ def with_moves(finding: Finding, moves: PendingMoves | None, gang: GangState | N
         return finding
     if moves.for_uid == gang.uid:
         text = f"running pods are moved for it: {moves.made} of {counted(len(moves.moves), 'move')} made"
-        return msgspec.structs.replace(finding, reasons=(*finding.reasons, text))
+        return finding.because(text)
     left = [move.pod for move in moves.moves[moves.made :] if move.gang_uid == gang.uid]
     if not left:
         return finding
     text = f"{counted(len(left), 'member')} of it {'is' if len(left) == 1 else 'are'} being moved"
     if moves.current.gang_uid == gang.uid:
         text += f"; {moves.sentence()}"
-    return msgspec.structs.replace(finding, reasons=(*finding.reasons, text))
+    return finding.because(text)
 
 
 def bind_failure_text(failure: BindFailure) -> str:
@@ -313,14 +305,12 @@ def with_unheld(
             f"no capacity is held for it before {rfc3339(until_us)}: its namespace had holds of "
             f"{duration_text(unused.held_us // 1_000_000)} in all that no admission followed"
         )
-        return msgspec.structs.replace(finding, reasons=(*finding.reasons, text))
+        return finding.because(text)
     if refusal is None:
         return finding
     text = f"{refusal.reason} (searched at {rfc3339(refusal.at_us)})"
     help_ = (refusal.help,) if refusal.help else ()
-    return msgspec.structs.replace(
-        finding, reasons=(*finding.reasons, text), help=(*finding.help, *help_)
-    )
+    return replace(finding, reasons=(*finding.reasons, text), help=(*finding.help, *help_))
 
 
 def planned_finding(
@@ -347,7 +337,7 @@ def planned_finding(
             f"a place for {counted(len(verdict.assignments), 'pod')} was found now",
         )
         words = f"{was}fits now; {pause}" if pause else f"{was}fits now and is about to be admitted"
-        return Finding(subject=who, text=words, checks=checks)
+        return Finding(who, words, checks)
     if verdict.verdict == "placed":
         units = ", ".join(spaced(victim.unit) for victim in verdict.victims)
         text = f"only when {units} {'is' if len(verdict.victims) == 1 else 'are'} evicted"
@@ -355,26 +345,29 @@ def planned_finding(
             checks_until("fits now", "no", text),
             f"{was}does not fit now; it fits {text}{f'; {pause}' if pause else ''}",
         )
-        return Finding(subject=who, text=words, checks=checks, reasons=verdict.reasons)
+        return Finding(who, words, checks, reasons=verdict.reasons)
     if verdict.verdict == "waiting":
         first, *others = verdict.reasons or ("",)
         checks = checks_until(waits_at(first), "no", first)
-        text = waiting_text(first)
-        return Finding(subject=who, text=text, checks=checks, reasons=tuple(others))
-    finding = _refused(who, _decision(verdict), NOW, was, unexamined="unknown")
-    finding = msgspec.structs.replace(
-        finding, reasons=tuple(dict.fromkeys((*finding.reasons, *lost_in_vain)))
-    )
+        text = gang_sentences.waiting_text(first)
+        return Finding(who, text, checks, reasons=tuple(others))
+    finding = _refused(who, _decision(verdict), gang_sentences.NOW, was, unexamined="unknown")
+    finding = replace(finding, reasons=tuple(dict.fromkeys((*finding.reasons, *lost_in_vain))))
     if groups_known and verdict.verdict == "impossible":
-        finding = msgspec.structs.replace(finding, text=f"{finding.text}; {_grown(verdict)}")
+        finding = replace(finding, text=f"{finding.text}; {_grown(verdict)}")
     if verdict.verdict == "unknown" and verdict.when_empty != "never":
         help_ = (_unknown_help(verdict), *verdict.help)
-        finding = msgspec.structs.replace(finding, help=help_)
+        finding = replace(finding, help=help_)
     return finding
 
 
 def _refused(
-    who: str, decision: LastDecision, words: RefusalWords, was: str = "", *, unexamined: Outcome
+    who: str,
+    decision: LastDecision,
+    words: gang_sentences.RefusalWords,
+    was: str = "",
+    *,
+    unexamined: Outcome,
 ) -> Finding:
     """Return the finding about a complete tree that has no plan.
 
@@ -394,30 +387,26 @@ def _refused(
     if decision.when_empty in ("", "unknown"):  # a search of its own, which may not have ended
         empty: Outcome = "unknown" if decision.when_empty else unexamined
         checks = with_outcome(checks, empty, "fits an empty cluster")
-    text = refused_text(who, decision, was, words)
-    return Finding(subject=who, text=text, checks=checks, reasons=tuple(others), help=decision.help)
+    text = gang_sentences.refused_text(who, decision, was, words)
+    return Finding(who, text, checks, reasons=tuple(others), help=decision.help)
 
 
 def held_refusal(who: str, decision: LastDecision) -> Finding:
-    """Return the finding about a gang with an answer that held, from the log.
-
-    Args:
-        who: The root, as sentences begin.
-    """
-    first, *others = decision.reasons or (THEN.no_reason,)
+    """Return the finding about a gang with an answer that held, from the log; `who`: the root, as sentences begin."""
+    first, *others = decision.reasons or (gang_sentences.THEN.no_reason,)
     if decision.outcome == "invalid":
-        text = f"was not valid and was not scheduled: {about_it(who, first)}"
+        text = f"was not valid and was not scheduled: {gang_sentences.about_it(who, first)}"
         checks = checks_until("tree valid", "no", first)
     elif decision.outcome == "waiting":
-        text = waiting_text(first, verb="waited")
+        text = gang_sentences.waiting_text(first, verb="waited")
         outcome: Outcome = "unknown" if first == COMPLETE else "no"  # not looked at
         checks = checks_until(waits_at(first), outcome, first)
         checks = with_outcome(checks, "not recorded", "fits an empty cluster")
     else:
-        refused = _refused(who, decision, THEN, unexamined="not recorded")
+        refused = _refused(who, decision, gang_sentences.THEN, unexamined="not recorded")
         text, checks, others = refused.text, refused.checks, [*refused.reasons]
     text += f" (refused at {rfc3339(decision.at_us)}, position {decision.position})"
-    return Finding(subject=who, text=text, checks=checks, reasons=tuple(others), help=decision.help)
+    return Finding(who, text, checks, reasons=tuple(others), help=decision.help)
 
 
 def turn_finding(
@@ -442,19 +431,19 @@ def turn_finding(
     if decision is not None and decision.outcome in ("impossible", "unknown"):
         refused = held_refusal(who, decision)
         return Finding(
-            subject=who,
-            text=f"{refused.text}; it {waiting_text(turn.sentence())}",
-            checks=checks,
+            who,
+            f"{refused.text}; it {gang_sentences.waiting_text(turn.sentence())}",
+            checks,
             reasons=refused.reasons,
             help=(*help_, *refused.help),
         )
     if gang is not None and capacity_was_taken(gang):
-        text = f"{waiting_text(TAKEN)}; it {waiting_text(turn.sentence())}"
-        return Finding(subject=who, text=text, checks=checks, help=help_)
+        text = f"{gang_sentences.waiting_text(TAKEN)}; it {gang_sentences.waiting_text(turn.sentence())}"
+        return Finding(who, text, checks, help=help_)
     return Finding(
-        subject=who,
-        text=waiting_text(turn.sentence(), lost_text(status)),
-        checks=checks,
+        who,
+        gang_sentences.waiting_text(turn.sentence(), lost_text(status)),
+        checks,
         # that members are missing is not so any more
         reasons=decision.reasons if decision is not None and decision.outcome != "waiting" else (),
         help=help_,
@@ -501,7 +490,7 @@ def with_outcome(
 ) -> tuple[Check, ...]:
     """Return checks of which some have another outcome; those that were not reached stay so."""
     return tuple(
-        msgspec.structs.replace(check, outcome=outcome)
+        replace(check, outcome=outcome)
         if check.check in names and check.outcome != "not reached"
         else check
         for check in checks

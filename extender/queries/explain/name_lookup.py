@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import heapq
+import itertools
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Final
 
 import msgspec
@@ -151,7 +151,7 @@ async def similar_names(
         await pace.yield_if_due()
     close: list[str] = []
     left = iter(by_name)
-    while some := list(islice(left, COMPARED_AT_ONCE)):
+    while some := list(itertools.islice(left, COMPARED_AT_ONCE)):
         close += _closest(name.name, some)
         await pace.yield_if_due()
     ordered = dict.fromkeys((name.name, *_closest(name.name, close)))
@@ -180,18 +180,17 @@ def all_names(
 
     A group that does not exist and that pods name is one of them. Nodes are seen by all.
     """
-    for name in _names(view, state):
-        if name.kind == "Node" or readers.sees(namespace_of(name.path)):
-            yield name
-
-
-def _names(view: ClusterView, state: ReservationState) -> Iterator[ObjectName]:
-    yield from (ObjectName(key.kind, key.path) for key in view.groups)
-    yield from (ObjectName(key.kind, key.path) for key in view.members if key not in view.groups)
-    yield from (ObjectName(root.kind, root.gang) for root in state.gangs.values())
-    yield from (ObjectName(tree.kind, tree.workload) for tree in state.trees.values())
-    yield from (ObjectName("Pod", pod.path) for pod in view.pods.values())
-    yield from (ObjectName("Node", name) for name in view.nodes)
+    objects = itertools.chain(
+        ((key.kind, key.path) for key in view.groups),
+        ((key.kind, key.path) for key in view.members if key not in view.groups),
+        ((root.kind, root.gang) for root in state.gangs.values()),
+        ((tree.kind, tree.workload) for tree in state.trees.values()),
+        (("Pod", pod.path) for pod in view.pods.values()),
+        (("Node", name) for name in view.nodes),
+    )
+    for kind, path in objects:
+        if kind == "Node" or readers.sees(namespace_of(path)):
+            yield ObjectName(kind, path)
 
 
 SEARCH_LIMIT: Final = 50  # names, by default

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.admit.gang_sentences import shown_texts
 from extender.core.log.reservation_state import GangState, ReservationState, WorkloadTree
@@ -64,7 +65,7 @@ class ObjectReader(ABC):
         if subjects:
             explanation = await self._explained(subjects[0])
             same = _links(subjects[1:], "same name")
-            return msgspec.structs.replace(explanation, related=(*explanation.related, *same))
+            return replace(explanation, related=(*explanation.related, *same))
         if (elsewhen := await self._at_another_time(name)) is not None:
             return elsewhen
         text, hint = self._not_found(name)
@@ -106,7 +107,7 @@ class ObjectReader(ABC):
             )
         details = await self._details(roots[0], extras=False)
         more = f" (the first of {len(roots)} root groups)" if len(roots) > 1 else ""
-        details = msgspec.structs.replace(details, related=_links(roots[1:], "root group"))
+        details = replace(details, related=_links(roots[1:], "root group"))
         return _explanation(subject, details, f"{subject}{more}: {details.finding.answer}")
 
     @abstractmethod

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from extender.core.admit.gang_sentences import victims_text
 from extender.core.log.events import GangAdmitted, GangObserved, GangRemoved, TreeRetired
@@ -46,10 +47,16 @@ from extender.queries.explain.name_lookup import GROUP_KINDS, ObjectName, Wanted
 from extender.queries.explain.object_explanation import ObjectDetails, ObjectReader, gangs_on_node
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.event_filter import visible_queries
-from extender.queries.state.gang_status import GangStatus, gang_status, loss_text
+from extender.queries.state.gang_status import (
+    GangStatus,
+    RootKey,
+    gang_status,
+    loss_text,
+    root_groups,
+    workloads_of_roots,
+)
 from extender.queries.state.historical_state import HistoricalState, PointInTime
 from extender.queries.state.state_report import ORDINARY, gang_at
-from extender.queries.state.workload_trees import RootKey, root_groups, workloads_of_roots
 
 # What only the cluster of that time could show, unless the gang was bound.
 _BEFORE_BIND: Final[tuple[CheckName, ...]] = ("gates removed", "accepted by kube-scheduler")
@@ -58,23 +65,19 @@ _BEFORE_BIND: Final[tuple[CheckName, ...]] = ("gates removed", "accepted by kube
 def recorded_finding(
     gang: GangState, status: GangStatus, preemption: PendingPreemption | None
 ) -> Finding:
-    """Return the finding about a gang in a state of the past.
-
-    Args:
-        preemption: Its pending preemption in that state; None: there was none.
-    """
+    """Return the finding about a gang in a state of the past; `preemption`: its pending preemption in that state; None: there was none."""
     who, decision = f"{gang.kind} {gang.gang}", gang.last_decision
     if status.state in ("scheduled", "completed"):
         done = "had ended: its members had succeeded" if status.state == "completed" else "ran"
         text = bound_text(gang, status)
         checks = checks_until("bound", "yes", text)
-        return Finding(subject=who, text=f"{done}: {text}", checks=checks, reasons=status.reasons)
+        return Finding(who, f"{done}: {text}", checks, reasons=status.reasons)
     if status.state == "admitted":
         text = f"{len(gang.bound)} bound, {len(gang.reservations)} reserved"
         checks = checks_until("accepted by kube-scheduler", "not recorded", text)
         checks = with_outcome(checks, "not recorded", *_BEFORE_BIND)
         text = f"had its capacity reserved: {text}"
-        return Finding(subject=who, text=text, checks=checks, reasons=status.reasons)
+        return Finding(who, text, checks, reasons=status.reasons)
     if status.state == PREEMPTING and preemption is not None:
         text = victims_text(preemption)
         outcome: Outcome = "no" if preemption.victims else "yes"
@@ -82,7 +85,7 @@ def recorded_finding(
         if not preemption.victims:
             checks = with_outcome(checks, "not recorded", *_BEFORE_BIND)
         text = f"waited for victims of its preemption: {text}"
-        return Finding(subject=who, text=text, checks=checks)
+        return Finding(who, text, checks)
     # nothing but its existence is recorded
     checks = with_outcome(checks_until("bound", "yes"), "not recorded", *CHECKS[2:])
     if status.state in ("degraded", "preempted", "suspended"):
@@ -91,10 +94,10 @@ def recorded_finding(
         counts = f"{status.present} of {counted(status.needed, 'pod')} of the minimum"
         checks = (*checks[:-1], Check(check="bound", outcome="no", text=counts))
         text = f"was {status.state}: {status.loss}"
-        return Finding(subject=who, text=text, checks=checks, reasons=status.reasons[1:])
+        return Finding(who, text, checks, reasons=status.reasons[1:])
     if decision is None:
         reason = CAPACITY_TAKEN if capacity_was_taken(gang) else UNDECIDED
-        return Finding(subject=who, text=f"was pending: {reason}", checks=checks)
+        return Finding(who, f"was pending: {reason}", checks)
     return held_refusal(who, decision)
 
 
@@ -135,16 +138,12 @@ WAITING_PODS = (
 )
 
 
+@dataclass(frozen=True)
 class PastExplanations:
-    """Answers questions about one object as the log had it at a time.
+    """Answers questions about one object as the log had it at a time."""
 
-    Args:
-        log: Finds what the state of that time does not have, such as deleted groups.
-    """
-
-    def __init__(self, past: HistoricalState, log: EventQueries) -> None:
-        self._past = past
-        self._log = log
+    past: HistoricalState
+    log: EventQueries  # finds what the state of that time does not have, such as deleted groups
 
     async def explain(
         self, name: WantedName, at: str, readers: Visibility = EVERYTHING
@@ -154,10 +153,10 @@ class PastExplanations:
         Raises:
             NotFound: The log has nothing of that name; the message has similar names.
         """
-        moment, state = await self._past.state_at(at, readers)
-        log = self._log if readers.everything else visible_queries(self._log, readers)
-        explanation = await _Moment(moment, state, log).explanation(name)
-        return msgspec.structs.replace(
+        moment, state = await self.past.state_at(at, readers)
+        log = self.log if readers.everything else visible_queries(self.log, readers)
+        explanation = await _Moment(state, moment, log).explanation(name)
+        return replace(
             explanation,
             answer=f"At {moment.time}, position {moment.position}: {explanation.answer}",
             limitations=(ORDINARY, WAITING_PODS),
@@ -167,13 +166,13 @@ class PastExplanations:
         )
 
 
+@dataclass(frozen=True)
 class _Moment(ObjectReader):
     """The log as it was at a moment."""
 
-    def __init__(self, moment: PointInTime, state: ReservationState, log: EventQueries) -> None:
-        self.state = state
-        self._moment = moment
-        self._log = log
+    state: ReservationState
+    moment: PointInTime
+    log: EventQueries
 
     def _names(self) -> Iterator[ObjectName]:
         for root in self.state.gangs.values():
@@ -207,7 +206,7 @@ class _Moment(ObjectReader):
         line = next(g for g in details.gang.groups if (g.kind, g.name) == (subject.kind, name))
         domain = "".join(f" in {key}={value}" for key, value in line.domain.items())
         members = f"with {line.bound} bound and {line.reserved} reserved members{domain}"
-        return msgspec.structs.replace(details, link=f", {members}, was a child group of")
+        return replace(details, link=f", {members}, was a child group of")
 
     def _gang(self, gang: GangState) -> ObjectDetails:
         state = self.state
@@ -241,7 +240,7 @@ class _Moment(ObjectReader):
             "reserved": f"had capacity reserved on {pod.node}",
             "lost": f"was lost on {pod.node}{_loss(pod.gang.last_loss, subject.path)}",
         }[pod.role]
-        return msgspec.structs.replace(self._gang(pod.gang), link=f" {place}, a member of")
+        return replace(self._gang(pod.gang), link=f" {place}, a member of")
 
     def _node(self, subject: ObjectName) -> Explanation:
         pods = [pod for pod in recorded_pods(self.state) if pod.node == subject.path]
@@ -273,35 +272,35 @@ class _Moment(ObjectReader):
         if kind in ("", *GROUP_KINDS):
             explanation = await self._other_root(path, kind)
         if explanation is None and kind in ("", "Pod"):
-            placements = await self._log.placements(path)
-            explanation = _other_placement(path, placements, self._moment)
+            placements = await self.log.placements(path)
+            explanation = _other_placement(path, placements, self.moment)
         if explanation is None and kind not in ("Pod", "Node", *GROUP_KINDS):
             explanation = await self._retired(path, kind)
         if explanation is not None:
             return explanation
         node = NodeName(name.name)
         may_be_node = kind == "Node" or not (kind or name.given_namespace)
-        if not may_be_node or not await self._log.has_node(node):
+        if not may_be_node or not await self.log.has_node(node):
             return None
         return _absent("Node", node, f"Node {node} had no member, reservation or victim of a gang")
 
     def _not_found(self, name: WantedName) -> tuple[str, str]:
-        at = f"at {self._moment.time}, position {self._moment.position}"
+        at = f"at {self.moment.time}, position {self.moment.position}"
         return (
             f"{at}, the log had nothing that is called {name}",
             "ordinary pods, and groups that were never placed, are not in the log",
         )
 
     async def _other_root(self, path: str, kind: str) -> Explanation | None:
-        position = self._moment.position
-        lives = await self._log.incarnations(path)
+        position = self.moment.position
+        lives = await self.log.incarnations(path)
         before = [life for life in lives if life.last_position <= position]
         after = [life for life in lives if life.first_position > position]
         life = before[-1] if before else after[0] if after else None
         if life is None:
             return None
         kinds = EventFilter(gang_uid=life.uid, types=("GangObserved", "GangAdmitted"), limit=1)
-        first = next(iter(await self._log.events(kinds)), None)
+        first = next(iter(await self.log.events(kinds)), None)
         data = first.data if first is not None else None
         of = data.kind if isinstance(data, GangObserved | GangAdmitted) else ""
         if kind and of and kind != of:
@@ -315,7 +314,7 @@ class _Moment(ObjectReader):
 
     async def _removed(self, kind: str, who: str, life: GangIncarnation) -> Explanation:
         ends = EventFilter(gang_uid=life.uid, types=("GangRemoved",), newest_first=True, limit=1)
-        end = next(iter(await self._log.events(ends)), None)
+        end = next(iter(await self.log.events(ends)), None)
         reason = end.data.reason if end is not None and isinstance(end.data, GangRemoved) else ""
         because = f" ({reason})" if reason else ""
         return _absent(
@@ -327,13 +326,13 @@ class _Moment(ObjectReader):
 
     async def _retired(self, path: str, kind: str) -> Explanation | None:
         ends = EventFilter(types=("TreeRetired",), newest_first=True, limit=RETIRED_MAX)
-        for event in await self._log.events(ends):
+        for event in await self.log.events(ends):
             data = event.data
             if (
                 isinstance(data, TreeRetired)
                 and data.workload == path
                 and kind in ("", data.kind)
-                and event.position <= self._moment.position
+                and event.position <= self.moment.position
             ):
                 return _absent(
                     data.kind,
@@ -356,7 +355,7 @@ def _outside(subject: ObjectName, pod: RecordedPod, by: str) -> ObjectDetails:
         text = f"waited for victims of its preemption: {victims_text(pod.preemption)}"
     else:
         text = f"ran on {pod.node} and was to be evicted for {by}"
-    finding = Finding(subject=str(subject), text=text, checks=())
+    finding = Finding(str(subject), text, ())
     kind, name = pod.preemption.kind, pod.preemption.gang
     if pod.role == "preemptor" or is_hidden(name):
         return ObjectDetails(finding=finding)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.admit.gang_sentences import recorded_wishes, wish_lines
 from extender.core.log.events import (
@@ -104,10 +105,14 @@ class DecisionReplayer:
         if self._digest_of(stored) != data.input_digest:
             msg = f"position {position}: the stored input does not have digest {data.input_digest}"
             raise CorruptLog(msg)
-        if isinstance(data, TreeCompiled | TreeRefused):
-            return _replayed_tree(position, data, stored)
-        if isinstance(data, MovesPlanned):
-            return _replayed_moves(position, data, stored)
+        try:
+            if isinstance(data, TreeCompiled | TreeRefused):
+                return _replayed_tree(position, data, stored)
+            if isinstance(data, MovesPlanned):
+                return _replayed_moves(position, data, stored)
+        except msgspec.MsgspecError as error:
+            msg = f"position {position}: the stored input cannot be read: {error}"
+            raise CorruptLog(msg) from error
         if isinstance(data, PreemptionPlanned) and data.kind == "Pod":
             choice = choose_victims(
                 preempt_verb_input.decode(stored.head, stored.parts), preemption=data.preemption
@@ -123,7 +128,8 @@ class DecisionReplayer:
         if isinstance(data, GangUnschedulable):
             judged = judge(request, node_table=table)
             differences = _compare_refusal(data, judged)
-            chosen = judged.preemption if _evicts_now(judged) else judged.verdict
+            evicts = isinstance(judged.preemption, PreemptionPlan)
+            chosen = judged.preemption if evicts else judged.verdict
             return _replayed(position, data, differences, _word(judged.verdict), _answer_of(chosen))
         verdict = plan(request, node_table=table)
         if isinstance(data, PreemptionPlanned):  # of the tree without its pods
@@ -132,7 +138,7 @@ class DecisionReplayer:
         else:
             if isinstance(data, CapacityHeld) and isinstance(verdict, Plan):
                 minimum = tuple(a for a in verdict.assignments if not a.extra)
-                verdict = msgspec.structs.replace(verdict, assignments=minimum)
+                verdict = replace(verdict, assignments=minimum)
             differences = _compare_admission(data, verdict)
         return _replayed(position, data, differences, _word(verdict), _answer_of(verdict))
 
@@ -151,11 +157,7 @@ def _replayed_tree(
     position: Position, data: TreeCompiled | TreeRefused, stored: DecisionInput
 ) -> ReplayResult:
     """Compile the stored input again and compare everything that the event has."""
-    try:
-        now = replay_tree(decode_request(stored.head), data.input_digest)
-    except msgspec.MsgspecError as error:
-        msg = f"position {position}: the stored input cannot be read: {error}"
-        raise CorruptLog(msg) from error
+    now = replay_tree(decode_request(stored.head), data.input_digest)
     differences = []
     if type(now) is not type(data):
         differences.append(f"{_tree(now)} instead of {_tree(data)}")
@@ -177,11 +179,7 @@ def _replayed_tree(
 
 def _replayed_moves(position: Position, data: MovesPlanned, stored: DecisionInput) -> ReplayResult:
     """Search the moves again, and compare them in their order."""
-    try:
-        planned = find_moves(msgspec.json.decode(stored.head, type=MovesRequest))
-    except msgspec.MsgspecError as error:
-        msg = f"position {position}: the stored input cannot be read: {error}"
-        raise CorruptLog(msg) from error
+    planned = find_moves(msgspec.json.decode(stored.head, type=MovesRequest))
     recorded, now = (
         tuple(f"{move.pod} from {move.source} to {move.target}" for move in moves)
         for moves in (data.moves, planned.moves)
@@ -240,7 +238,7 @@ def _answer_of(decided: PlannedEventData | Verdict | PreemptionVerdict | None) -
     if isinstance(decided, PreemptionPlan):
         units = {unit.name for unit in decided.victims}
         units |= {unit.name.partition("/")[2] for unit in decided.superseded}
-        return msgspec.structs.replace(_answer_of(decided.plan), evicted=tuple(sorted(units)))
+        return replace(_answer_of(decided.plan), evicted=tuple(sorted(units)))
     if isinstance(decided, GangUnschedulable):
         return DecidedAnswer(reasons=(*decided.reasons, *decided.help))
     if isinstance(decided, Refusal):
@@ -254,10 +252,6 @@ def _answer_of(decided: PlannedEventData | Verdict | PreemptionVerdict | None) -
         placed=tuple(sorted(f"{a.pod} on {a.node}" for a in decided.assignments)),
         evicted=tuple(sorted(evicted)),
     )
-
-
-def _evicts_now(judged: Judgement) -> bool:
-    return isinstance(judged.preemption, PreemptionPlan)
 
 
 def _evicts(data: PreemptionPlanned) -> str:
@@ -275,9 +269,7 @@ def _found(answer: PreemptionVerdict) -> str:
 def _compare_victims(data: PreemptionPlanned, answer: PreemptionVerdict) -> list[str]:
     if not isinstance(answer, PreemptionPlan):
         return [f"no pod is evicted now: {answer.reasons[0]}"]
-    before = {unit.name for unit in data.victims} | {s.gang for s in data.superseded}
-    after = {unit.name for unit in answer.victims}
-    after |= {unit.name.partition("/")[2] for unit in answer.superseded}
+    before, after = (set(_answer_of(decided).evicted) for decided in (data, answer))
     return _others(before, after) + _moved(data.assignments, answer.plan.assignments)
 
 

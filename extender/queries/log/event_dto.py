@@ -10,46 +10,8 @@ from typing import Any
 import msgspec
 
 from extender.core.admit.gang_sentences import group_lines, short_text
+from extender.core.log import events as log_events
 from extender.core.log.control_plane_features import dropped_field_texts
-from extender.core.log.events import (
-    AnyEventData,
-    BindBarrierTimedOut,
-    CapacityHeld,
-    CapacityHoldReleased,
-    CapacityMeasured,
-    ClockStepped,
-    ControlPlaneFeaturesDetected,
-    DriftDetected,
-    GangAdmitted,
-    GangExtended,
-    GangGroupsChanged,
-    GangInvalid,
-    GangObserved,
-    GangRemoved,
-    GangScheduled,
-    GangUnschedulable,
-    HistoryTruncated,
-    LeaseAcquired,
-    MemberTerminated,
-    MemberTerminationCause,
-    MoveCompleted,
-    MovesEnded,
-    MovesPaused,
-    MovesPlanned,
-    NodeRejected,
-    NodeTopologyChanged,
-    PodBindFailed,
-    PodBound,
-    PreemptionCancelled,
-    PreemptionCompleted,
-    PreemptionPlanned,
-    RecordedEvent,
-    ReservationReleased,
-    TreeCompiled,
-    TreeRefused,
-    TreeRetired,
-    VictimGone,
-)
 from extender.core.log.reservation_state import STILL_ARRIVING
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
@@ -95,7 +57,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     data: Any  # one of `AnyEventData`, which `type` names; of a service it has no type
 
 
-def event_line(event: RecordedEvent) -> EventLine:
+def event_line(event: log_events.RecordedEvent) -> EventLine:
     """Return an event as the API shows it."""
     return EventLine(
         position=event.position,
@@ -147,95 +109,95 @@ def parse_time(text: str, field: str) -> int:
     return (moment - epoch) // timedelta(microseconds=1)
 
 
-def summary(data: AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm per event
+def summary(data: log_events.AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm per event
     """Return a summary of an event in one line, for people."""
     match data:
-        case GangObserved():
+        case log_events.GangObserved():
             return f"{data.kind} observed with {counted(data.groups, 'group')} and {counted(data.members, 'member')}"
-        case GangAdmitted() | GangExtended():
+        case log_events.GangAdmitted() | log_events.GangExtended():
             return _admitted(data)
-        case GangUnschedulable():
+        case log_events.GangUnschedulable():
             return f"{data.outcome}: {data.reasons[0] if data.reasons else 'no reason given'}"
-        case GangInvalid():
+        case log_events.GangInvalid():
             return f"invalid: {data.problems[0]}"
-        case PodBound():
+        case log_events.PodBound():
             return f"{data.pod} bound to {data.node}"
-        case PodBindFailed():
+        case log_events.PodBindFailed():
             return f"{data.pod} not bound to {data.node}: {data.error}"
-        case BindBarrierTimedOut():
+        case log_events.BindBarrierTimedOut():
             return (
                 f"{counted(len(data.arrived), 'member')} waited {data.waited_ms / 1000:.1f} s at bind, "
                 f"{len(data.missing)} did not arrive; no member was bound"
                 f"{STILL_ARRIVING if data.still_arriving else ''}"
             )
-        case NodeRejected():
+        case log_events.NodeRejected():
             return f"kube-scheduler rejected {data.node} for {data.pod}"
-        case ReservationReleased():
+        case log_events.ReservationReleased():
             reservations = counted(len(data.pods), "reservation")
             return f"{reservations} released ({data.reason})" + (
                 f": {data.message}" if data.message else ""
             )
-        case GangScheduled():
+        case log_events.GangScheduled():
             return f"minimum met, {counted(data.bound, 'member')} bound"
-        case GangGroupsChanged():
+        case log_events.GangGroupsChanged():
             minima = ", ".join(f"{group.name} {group.minimum}" for group in data.groups)
             return f"minima of its groups: {minima}"
-        case MemberTerminated():
+        case log_events.MemberTerminated():
             return f"{data.pod} terminated on {data.node} ({': '.join(filter(None, (data.cause, data.message)))})"
-        case NodeTopologyChanged():
+        case log_events.NodeTopologyChanged():
             return f"topology of {data.node} changed from {_pairs(data.before)} to {_pairs(data.after)}"
-        case PreemptionPlanned():
+        case log_events.PreemptionPlanned():
             return _preemption(data)
-        case VictimGone():
+        case log_events.VictimGone():
             return f"{data.pod} of {data.unit} gone from {data.node} ({data.via})"
-        case PreemptionCompleted():
+        case log_events.PreemptionCompleted():
             return (
                 f"preemption completed after {data.duration_ms / 1000:.1f} s: {counted(data.bound, 'member')} "
                 f"bound, {counted(data.evicted, 'victim')} evicted"
             )
-        case PreemptionCancelled():
+        case log_events.PreemptionCancelled():
             return _cancelled(data)
-        case GangRemoved():
+        case log_events.GangRemoved():
             return data.reason
-        case CapacityHeld():
+        case log_events.CapacityHeld():
             nodes = counted(len({a.node for a in data.assignments}), "node")
             pods = counted(len(data.assignments), "pod")
             return f"capacity for {pods} is held on {nodes} as it frees, until {rfc3339(data.until_us)}; {data.fitting} would fit now"
-        case CapacityHoldReleased():
+        case log_events.CapacityHoldReleased():
             return f"capacity is not held any more ({data.reason})" + (
                 f": {data.message}" if data.message else ""
             )
-        case MovesPlanned():
+        case log_events.MovesPlanned():
             by = f", asked for by {data.by}" if data.by else ""
             text = f"{counted(len(data.moves), 'move')} to {data.question}{by}: "
             moves = (f"{m.pod} from {m.source} to {m.target}" for m in data.moves[:NAMED_MAX])
             return text + ", ".join(moves) + (" and more" if len(data.moves) > NAMED_MAX else "")
-        case MoveCompleted():
+        case log_events.MoveCompleted():
             return f"{data.pod} was moved from {data.source} to {data.target} as {data.replacement} in {data.duration_ms / 1000:.1f} s"
-        case MovesPaused():
+        case log_events.MovesPaused():
             by = f" by {data.by}" if data.by else ""
             return f"moves are {'paused' if data.paused else 'resumed'}{by}"
-        case MovesEnded():
+        case log_events.MovesEnded():
             by = f" by {data.by}" if data.by else ""
             text = f"moves ended ({data.reason}{by}): {data.made} made, {data.left} left"
             return f"{text}; {data.message}" if data.message else text
-        case CapacityMeasured():
+        case log_events.CapacityMeasured():
             return _largest_free(data)
-        case ControlPlaneFeaturesDetected():
+        case log_events.ControlPlaneFeaturesDetected():
             return _features(data)
-        case TreeCompiled():
+        case log_events.TreeCompiled():
             return _tree(data)
-        case TreeRefused():
+        case log_events.TreeRefused():
             return f"no tree for {data.kind} {data.workload} ({data.reason}): {data.message}"
-        case TreeRetired():
+        case log_events.TreeRetired():
             return f"{data.kind} {data.workload} needs no groups any more ({data.reason})"
-        case DriftDetected():
+        case log_events.DriftDetected():
             return f"{data.kind}: {data.object} {data.message}"
-        case ClockStepped():
+        case log_events.ClockStepped():
             return f"the clock of the {data.clock} stepped by {data.step_ms / 1000:+.1f} s: {data.message}"
-        case HistoryTruncated():
+        case log_events.HistoryTruncated():
             return f"history lost ({data.evidence}): {data.message}"
-        case LeaseAcquired():
+        case log_events.LeaseAcquired():
             return f"lease acquired by {data.holder}" + (
                 f" after {data.previous_holder}"
                 if data.previous_holder and data.previous_holder != data.holder
@@ -247,7 +209,7 @@ def _pairs(labels: dict[str, str]) -> str:
     return ", ".join(f"{k}={v}" for k, v in sorted(labels.items())) or "nothing"
 
 
-def _admitted(data: GangAdmitted | GangExtended) -> str:
+def _admitted(data: log_events.GangAdmitted | log_events.GangExtended) -> str:
     extras = sum(a.extra for a in data.assignments)
     nodes = len({a.node for a in data.assignments})
     text = f"{counted(len(data.assignments), 'member')} placed on {counted(nodes, 'node')}"
@@ -262,7 +224,7 @@ def _admitted(data: GangAdmitted | GangExtended) -> str:
     return f"{text}; {wishes}" if wishes else text
 
 
-def _preemption(data: PreemptionPlanned) -> str:
+def _preemption(data: log_events.PreemptionPlanned) -> str:
     parts = []
     if data.victims:
         pods = sum(len(unit.pods) for unit in data.victims)
@@ -278,7 +240,7 @@ def _preemption(data: PreemptionPlanned) -> str:
     return "; ".join(parts)
 
 
-def _cancelled(data: PreemptionCancelled) -> str:
+def _cancelled(data: log_events.PreemptionCancelled) -> str:
     text = f"preemption cancelled ({data.reason}): {counted(data.evicted, 'victim')} evicted"
     if data.units_spared:
         text += f", {counted(len(data.units_spared), 'unit')} spared"
@@ -287,7 +249,7 @@ def _cancelled(data: PreemptionCancelled) -> str:
     return text + (f": {data.message}" if data.message else "")
 
 
-def _tree(data: TreeCompiled) -> str:
+def _tree(data: log_events.TreeCompiled) -> str:
     roots = [group.name for group in data.groups if not group.parent]
     names = ", ".join(roots[:NAMED_MAX]) + (" and more" if len(roots) > NAMED_MAX else "")
     count = len(data.groups) + len(data.adopted)
@@ -298,7 +260,7 @@ def _tree(data: TreeCompiled) -> str:
     return text + (f", each for itself ({data.reason}): {data.message}" if data.basic else "")
 
 
-def _largest_free(data: CapacityMeasured) -> str:
+def _largest_free(data: log_events.CapacityMeasured) -> str:
     domains = [
         f"{r.free} {r.resource} on one node"
         if not r.key
@@ -308,7 +270,7 @@ def _largest_free(data: CapacityMeasured) -> str:
     return "largest free capacity: " + (", ".join(domains) or "no node accepts pods")
 
 
-def _features(data: ControlPlaneFeaturesDetected) -> str:
+def _features(data: log_events.ControlPlaneFeaturesDetected) -> str:
     served = ", ".join(data.served) or "no built-in groups"
     dropped = ", ".join(dropped_field_texts(data)) or "nothing"
     return (
@@ -317,7 +279,7 @@ def _features(data: ControlPlaneFeaturesDetected) -> str:
     )
 
 
-def loss_reason(cause: MemberTerminationCause, message: str) -> str:
+def loss_reason(cause: log_events.MemberTerminationCause, message: str) -> str:
     """Return why a member that was no victim of a recorded preemption ended, with its own message if it has one."""
     _, reason = LOST[cause]
     return f"{reason} ({message})" if message else reason

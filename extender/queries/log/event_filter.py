@@ -7,17 +7,12 @@ namespaces are gone before an answer is made, and a filter with such a name find
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
-from extender.core.log.events import (
-    AnyEventData,
-    GangAdmitted,
-    GangExtended,
-    PreemptionPlanned,
-    RecordedEvent,
-    VictimGone,
-)
+from extender.core.log import events as log_events
 from extender.core.log.visible_events import ENDS, SHARED_TYPES, visible_event
 from extender.core.model.ids import GangUid, NodeName, Position
 from extender.core.model.visibility import Visibility, name_for, namespace_of
@@ -33,7 +28,7 @@ from extender.runtime.cooperative_yield import Yielder
 NAME_MAX = 1024  # bytes; longer names are not indexed
 
 
-def nodes_of(data: AnyEventData) -> frozenset[str]:
+def nodes_of(data: log_events.AnyEventData) -> frozenset[str]:
     """Return the nodes that an event names, in any of its fields."""
     return frozenset(_nodes(data))
 
@@ -57,7 +52,7 @@ def _nodes(value: object) -> Iterator[str]:
             yield from _nodes(inner)
 
 
-def references_of(data: AnyEventData) -> frozenset[tuple[str, str]]:
+def references_of(data: log_events.AnyEventData) -> frozenset[tuple[str, str]]:
     """Return kind and name of what an event names, as `gx.references_of` does for its index."""
     names = {("node", name) for name in nodes_of(data)}
     names.update(("victim", uid) for uid in victims_of(data))
@@ -66,11 +61,11 @@ def references_of(data: AnyEventData) -> frozenset[tuple[str, str]]:
     return frozenset((kind, name) for kind, name in plain if 0 < len(name.encode()) <= NAME_MAX)
 
 
-def victims_of(data: AnyEventData) -> frozenset[str]:
+def victims_of(data: log_events.AnyEventData) -> frozenset[str]:
     """Return the UIDs of the victims: units, their pods, and gangs that lose reservations."""
-    if isinstance(data, VictimGone):
+    if isinstance(data, log_events.VictimGone):
         return frozenset((data.uid,))
-    if not isinstance(data, PreemptionPlanned):
+    if not isinstance(data, log_events.PreemptionPlanned):
         return frozenset()
     units = (unit.uid for unit in data.victims)
     pods = (pod.uid for unit in data.victims for pod in unit.pods)
@@ -78,14 +73,14 @@ def victims_of(data: AnyEventData) -> frozenset[str]:
     return frozenset((*units, *pods, *roots)) - {""}
 
 
-def plan_of(data: AnyEventData) -> str:
+def plan_of(data: log_events.AnyEventData) -> str:
     """Return the id of the plan that an event decided, or an empty string."""
-    if isinstance(data, GangAdmitted | GangExtended):
+    if isinstance(data, log_events.GangAdmitted | log_events.GangExtended):
         return data.plan
-    return data.preemption if isinstance(data, PreemptionPlanned) else ""
+    return data.preemption if isinstance(data, log_events.PreemptionPlanned) else ""
 
 
-def matches(event: RecordedEvent, query: EventFilter) -> bool:
+def matches(event: log_events.RecordedEvent, query: EventFilter) -> bool:
     """Return whether an event passes a filter; `after`, `limit` and the order are ignored."""
     return (
         (not query.gang or event.gang == query.gang)
@@ -108,38 +103,29 @@ def matches(event: RecordedEvent, query: EventFilter) -> bool:
 EXAMINED = 1_000  # events of a further page, of which the caller may see few
 
 
+@dataclass(frozen=True)
 class VisibleQueries:
-    """The `EventQueries` port for one caller.
+    """The `EventQueries` port for one caller."""
 
-    Args:
-        plans: Preemptions with victims of the caller, whose ends are returned too.
-    """
-
-    def __init__(
-        self, reader: EventQueries, readers: Visibility, plans: frozenset[str] = frozenset()
-    ) -> None:
-        self._reader = reader
-        self._readers = readers
-        self._plans = plans
-
-    def with_plans(self, plans: Collection[str]) -> VisibleQueries:
-        """Return the queries that also return the ends of some preemptions."""
-        return VisibleQueries(self._reader, self._readers, frozenset(plans))
+    reader: EventQueries
+    readers: Visibility
+    # preemptions with victims of the caller, whose ends are returned too
+    plans: frozenset[str] = frozenset()
 
     async def page(self, query: EventFilter) -> EventPage:
         """See `EventQueries.page`."""
-        visible: list[RecordedEvent] = []
+        visible: list[log_events.RecordedEvent] = []
         pace = Yielder()
-        page_query = msgspec.structs.replace(
+        page_query = replace(
             query,
-            namespaces=self._readers.namespaces,
-            shared_types=SHARED_TYPES + (ENDS if self._plans else ()),
+            namespaces=self.readers.namespaces,
+            shared_types=SHARED_TYPES + (ENDS if self.plans else ()),
         )
         while True:
-            page = await self._reader.page(page_query)
+            page = await self.reader.page(page_query)
             for event in page.events:
                 await pace.yield_if_due()
-                shown = visible_event(event, self._readers, self._plans)
+                shown = visible_event(event, self.readers, self.plans)
                 if shown is None or not matches(shown, query):
                     continue
                 if len(visible) == query.limit:
@@ -147,11 +133,11 @@ class VisibleQueries:
                 visible.append(shown)
             if not page.more or len(visible) == query.limit:
                 return EventPage(events=tuple(visible), head=page.head, more=page.more)
-            page_query = msgspec.structs.replace(
+            page_query = replace(
                 page_query, after=page.events[-1].position, limit=max(EXAMINED, query.limit)
             )
 
-    async def events(self, query: EventFilter) -> Sequence[RecordedEvent]:
+    async def events(self, query: EventFilter) -> Sequence[log_events.RecordedEvent]:
         """See `EventQueries.events`."""
         return (await self.page(query)).events
 
@@ -159,35 +145,35 @@ class VisibleQueries:
         self, root: str, *, uid: GangUid | None = None
     ) -> Sequence[GangIncarnation]:
         """See `EventQueries.incarnations`."""
-        lives = await self._reader.incarnations(root, uid=uid)
-        return tuple(life for life in lives if self._readers.sees(namespace_of(life.gang)))
+        lives = await self.reader.incarnations(root, uid=uid)
+        return tuple(life for life in lives if self.readers.sees(namespace_of(life.gang)))
 
     async def gangs_named(self, name: str) -> Sequence[str]:
         """See `EventQueries.gangs_named`."""
-        gangs = await self._reader.gangs_named(name)
-        return tuple(gang for gang in gangs if self._readers.sees(namespace_of(gang)))
+        gangs = await self.reader.gangs_named(name)
+        return tuple(gang for gang in gangs if self.readers.sees(namespace_of(gang)))
 
     async def position_at(self, at_us: int) -> Position:
         """See `EventQueries.position_at`."""
-        return await self._reader.position_at(at_us)
+        return await self.reader.position_at(at_us)
 
     async def has_namespace(self, namespace: str) -> bool:
         """See `EventQueries.has_namespace`."""
-        return self._readers.sees(namespace) and await self._reader.has_namespace(namespace)
+        return self.readers.sees(namespace) and await self.reader.has_namespace(namespace)
 
     async def has_node(self, node: NodeName) -> bool:
         """See `EventQueries.has_node`; nodes are the cluster's."""
-        return await self._reader.has_node(node)
+        return await self.reader.has_node(node)
 
     async def placements(self, pod: str) -> Sequence[PodPlacement]:
         """See `EventQueries.placements`."""
-        if not self._readers.sees(namespace_of(pod)):
+        if not self.readers.sees(namespace_of(pod)):
             return ()
         return tuple(
-            msgspec.structs.replace(place, by_gang=name_for(self._readers, f"gang/{place.by_gang}"))
-            if place.by_gang and not self._readers.sees(namespace_of(place.by_gang))
+            replace(place, by_gang=name_for(self.readers, f"gang/{place.by_gang}"))
+            if place.by_gang and not self.readers.sees(namespace_of(place.by_gang))
             else place
-            for place in await self._reader.placements(pod)
+            for place in await self.reader.placements(pod)
         )
 
 
@@ -198,4 +184,6 @@ def visible_queries(reader: EventQueries, readers: Visibility) -> EventQueries:
 
 def with_plans(reader: EventQueries, plans: Collection[str]) -> EventQueries:
     """Return queries that also return the ends of preemptions whose plan the caller sees."""
-    return reader.with_plans(plans) if isinstance(reader, VisibleQueries) else reader
+    if not isinstance(reader, VisibleQueries):
+        return reader
+    return VisibleQueries(reader.reader, reader.readers, frozenset(plans))

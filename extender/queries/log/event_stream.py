@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from itertools import islice
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.log.events import RecordedEvent
 from extender.core.log.visible_events import visible_event
@@ -104,7 +105,7 @@ class EventStream:
         Raises:
             CorruptLog: The log has changed, or has an event that this version does not know.
         """
-        query = msgspec.structs.replace(query, until_us=None, newest_first=False)
+        query = replace(query, until_us=None, newest_first=False)
         position = query.after
         with self._reading() as number:
             batch_s = _now_s()
@@ -138,7 +139,7 @@ class EventStream:
             shown = examined if readers.everything else _shown(examined, readers)
             matching = tuple(entry for entry in shown if matches(entry[0], query))
             return EventBatch(examined[-1][0].position, matching)
-        page_query = msgspec.structs.replace(query, after=position, limit=CATCH_UP_EVENTS)
+        page_query = replace(query, after=position, limit=CATCH_UP_EVENTS)
         try:
             async with self._catch_up_lock:  # one connection for streams, the others for queries
                 page = await visible_queries(self._reader, readers).page(page_query)

@@ -10,19 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
-from extender.core.log.events import (
-    AnyEventData,
-    GangAdmitted,
-    GangExtended,
-    MemberTerminated,
-    NodeRejected,
-    PodBindFailed,
-    PodBound,
-    PreemptionPlanned,
-    RecordedEvent,
-    VictimGone,
-)
+from extender.core.log import events as log_events
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, Position
 from extender.core.model.message_formatting import did_you_mean, join_names
@@ -53,9 +43,7 @@ class HistoryLine(EventLine, frozen=True, kw_only=True):
 
     def bare(self) -> HistoryLine:
         """Return the line without the fields that are for `decisions`."""
-        return msgspec.structs.replace(
-            self, reason=UNSET, caused_by=UNSET, cause_position=UNSET, decision=UNSET
-        )
+        return replace(self, reason=UNSET, caused_by=UNSET, cause_position=UNSET, decision=UNSET)
 
 
 class IncarnationLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +109,7 @@ async def history(reader: EventQueries, inputs: DecisionInputs, query: HistoryQu
         if query.decisions:
             decision = await decision_of(event, inputs)
             if decision is not None:
-                line = msgspec.structs.replace(line, decision=decision)
+                line = replace(line, decision=decision)
         lines.append(line)
     return GangHistory(
         gang=chosen[0].gang,
@@ -238,11 +226,11 @@ async def _unknown(
 
 async def _merged(
     reader: EventQueries, mine: EventFilter, uids: frozenset[GangUid], first: Position
-) -> tuple[list[RecordedEvent], Position, bool]:
+) -> tuple[list[log_events.RecordedEvent], Position, bool]:
     """Return the events of the gang and those of others about it, in order, none twice."""
     own = await reader.page(mine)
     members = await reader.page(
-        msgspec.structs.replace(
+        replace(
             mine,
             after=START,
             types=NAMING,
@@ -253,13 +241,11 @@ async def _merged(
         )
     )
     named = frozenset((*uids, *(uid for event in members.events for uid in _uids(event.data))))
-    every = msgspec.structs.replace(mine, gang="", gang_uid=None)
+    every = replace(mine, gang="", gang_uid=None)
     others = (
-        msgspec.structs.replace(every, victims=named),
+        replace(every, victims=named),
         # the events that the log lost after its first event may have been about it
-        msgspec.structs.replace(
-            every, types=("HistoryTruncated",), after=Position(max(first, mine.after))
-        ),
+        replace(every, types=("HistoryTruncated",), after=Position(max(first, mine.after))),
     )
     pages = [own, *[await reader.page(other) for other in others]]
     complete_until = min(page.events[-1].position if page.more else page.head for page in pages)
@@ -271,42 +257,44 @@ async def _merged(
     return ordered[: mine.limit], own.head, more
 
 
-def _uids(data: AnyEventData) -> Iterable[str]:
-    if isinstance(data, PodBound):
+def _uids(data: log_events.AnyEventData) -> Iterable[str]:
+    if isinstance(data, log_events.PodBound):
         return (data.uid,)
-    if isinstance(data, GangAdmitted | GangExtended):
+    if isinstance(data, log_events.GangAdmitted | log_events.GangExtended):
         return (*(a.uid for a in data.assignments), *(g.uid for g in data.groups if g.uid))
     return ()
 
 
-def _preemptors(events: Iterable[RecordedEvent]) -> Mapping[str, str]:
+def _preemptors(events: Iterable[log_events.RecordedEvent]) -> Mapping[str, str]:
     """Return the preemptor of each victim, by UID of the victim."""
     return {
         uid: event.gang
         for event in events
-        if isinstance(event.data, PreemptionPlanned | VictimGone)
+        if isinstance(event.data, log_events.PreemptionPlanned | log_events.VictimGone)
         for uid in victims_of(event.data)
     }
 
 
-def _line(event: RecordedEvent, preemptors: Mapping[str, str]) -> HistoryLine:
+def _line(event: log_events.RecordedEvent, preemptors: Mapping[str, str]) -> HistoryLine:
     fields = msgspec.structs.asdict(event_line(event))
     fields["caused_by"], fields["reason"] = _cause_and_reason(event, preemptors)
     return HistoryLine(**fields, cause_position=event.cause_position)
 
 
-def _cause_and_reason(event: RecordedEvent, preemptors: Mapping[str, str]) -> tuple[str, str]:
+def _cause_and_reason(
+    event: log_events.RecordedEvent, preemptors: Mapping[str, str]
+) -> tuple[str, str]:
     data = event.data
-    if isinstance(data, MemberTerminated):
+    if isinstance(data, log_events.MemberTerminated):
         preemptor = preemptors.get(data.uid)
         if preemptor is not None:
             return preemptor, "preempted by a recorded preemption"
         return LOST[data.cause][0], loss_reason(data.cause, data.message)
-    if isinstance(data, PreemptionPlanned | VictimGone):
+    if isinstance(data, log_events.PreemptionPlanned | log_events.VictimGone):
         return event.gang, event.cause
-    if isinstance(data, NodeRejected):
+    if isinstance(data, log_events.NodeRejected):
         return "kube-scheduler", event.cause
-    if isinstance(data, PodBindFailed):
+    if isinstance(data, log_events.PodBindFailed):
         return "kube-apiserver", event.cause
     return event.actor, event.cause
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.log.events import (
     GangRemoved,
@@ -161,7 +162,7 @@ async def _plans(
                 lines.append(line)
         if not page.more:
             return lines, page.head, False
-        page_query = msgspec.structs.replace(page_query, after=page.events[-1].position)
+        page_query = replace(page_query, after=page.events[-1].position)
 
 
 async def _add_outcomes(
@@ -181,11 +182,12 @@ async def _add_outcomes(
                 if line is None:
                     continue
                 _update(line, event, event.data)
-                if _has_ended(line):
+                all_gone = all(pod.gone for unit in line.victims for pod in unit.pods)
+                if line.outcome == "completed" and all_gone:
                     del open_lines[line.preemption]
         if not page.more:
             return
-        page_query = msgspec.structs.replace(page_query, after=page.events[-1].position)
+        page_query = replace(page_query, after=page.events[-1].position)
 
 
 async def _in_vain(reader: EventQueries, line: PreemptionLine) -> str:
@@ -208,16 +210,10 @@ async def _in_vain(reader: EventQueries, line: PreemptionLine) -> str:
         return ""
     run = PreemptorRun()
     types = (*young.types, PodBound.__name__, PreemptionCompleted.__name__)
-    followed = msgspec.structs.replace(young, types=types, limit=MEMBER_EVENTS_MAX)
+    followed = replace(young, types=types, limit=MEMBER_EVENTS_MAX)
     for event in await reader.events(followed):
         run.follow(event)
     return f"the preemptor ran for {run.longest_us / 1e6:.0f} s" if run.was_brief else ""
-
-
-def _has_ended(line: PreemptionLine) -> bool:
-    """Return whether it was completed and all victims are gone."""
-    all_gone = all(pod.gone for unit in line.victims for pod in unit.pods)
-    return line.outcome == "completed" and all_gone
 
 
 def _about(line: PreemptionLine, query: PreemptionQuery) -> bool:
@@ -344,7 +340,6 @@ def _with_priority(name: str, priority: int) -> str:
 
 
 def _at_begin(text: str) -> str:
-    """Return a text as the begin of a sentence."""
     return text[:1].upper() + text[1:]
 
 

@@ -11,17 +11,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import did_you_mean
-from extender.core.model.visibility import (
-    EVERYTHING,
-    Visibility,
-    is_hidden,
-    name_for,
-    namespace_of,
-)
+from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, name_for, namespace_of
 from extender.ports.query_ports import EventQueries
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import check_names
@@ -371,7 +366,7 @@ async def report(
     """
     kind = REPORTS[query.name]
     if not readers.everything:
-        query = msgspec.structs.replace(query, namespaces=_selected(query, readers))
+        query = replace(query, namespaces=_selected(query, readers))
     page = await reader.rows(query)
     if not page.rows:
         await check_names(events, gang=query.gang, namespace=query.namespace)

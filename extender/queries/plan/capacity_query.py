@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.model.cluster_view import ClusterView, forest_of, with_group, with_node, with_pod
@@ -21,16 +23,8 @@ from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.message_formatting import did_you_mean, join_names, spaced
 from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
+from extender.queries.plan import plan_query
 from extender.queries.plan.cluster_changes import further_nodes, without_nodes
-from extender.queries.plan.plan_query import (
-    CopiesLine,
-    GangVerdict,
-    PlanAnswer,
-    PlanInput,
-    is_requested_tree,
-    plan_in_order,
-    worst_verdict,
-)
 from extender.queries.plan.plan_steps import GroupOrigin, RefusedWorkload
 
 COPIES_MAX: Final = 1_000  # of one query
@@ -68,11 +62,11 @@ def no_progress(_done: int, _copies: int) -> None:
 
 def answer_capacity_query(
     view: ClusterView,
-    question: PlanInput,
+    question: plan_query.PlanInput,
     changes: CapacityChanges,
     make_copy: CopyMaker,
     progress: Progress = no_progress,
-) -> PlanAnswer:
+) -> plan_query.PlanAnswer:
     """Return the answer to a plan query on a changed cluster, for one or more copies of the trees.
 
     Args:
@@ -83,12 +77,11 @@ def answer_capacity_query(
         BadInput: A change names nothing that exists, or does not go with another; names option and value.
     """
     _check(question, changes)
-    trees = [t for t in forest_of(view).trees.values() if is_requested_tree(t, question)]
+    trees = [t for t in forest_of(view).trees.values() if plan_query.is_requested_tree(t, question)]
     groups = {group.key: group for tree in trees for group in tree.groups}
     groups |= {key: view.groups[key] for key in question.groups if key in view.groups}
-    relaxed = read_relaxations(
-        changes.relax, (groups[key] for key in sorted(groups)), question.origins
-    )
+    named = tuple(groups[key] for key in sorted(groups))
+    relaxed = tuple(_relaxation(text, named, question.origins) for text in changes.relax)
     pods = question.pods.union(pod.uid for tree in trees for pod in tree.pods)
     nodes, given_with = further_nodes(view, changes.further)
     changed = without_nodes(
@@ -99,18 +92,18 @@ def answer_capacity_query(
         view = with_node(view, node)
     for relaxation in relaxed:
         view = with_group(view, relaxation.of(view.groups[relaxation.group]))
-    question = msgspec.structs.replace(question, state=changed.state)
-    answer = _Copies(view, question, relaxed, make_copy).answer(changes, progress)
+    question = replace(question, state=changed.state)
+    rows = NodeRowCache(question.topology_keys)
+    answer = _Copies(view, question, relaxed, make_copy, rows).answer(changes, progress)
     given = (
         *changed.given,
         *given_with,
         *(relaxation.text(groups[relaxation.group]) for relaxation in relaxed),
     )
-    return msgspec.structs.replace(answer, given=given) if given else answer
+    return replace(answer, given=given) if given else answer
 
 
-def _check(question: PlanInput, changes: CapacityChanges) -> None:
-    """Raise BadInput if the changes do not go together."""
+def _check(question: plan_query.PlanInput, changes: CapacityChanges) -> None:
     counting = bool(changes.copies) or changes.max_copies
     if changes.copies and changes.max_copies:
         raise BadInput("copies and max-copies: give one of them")
@@ -122,37 +115,31 @@ def _check(question: PlanInput, changes: CapacityChanges) -> None:
         )
 
 
+@dataclass
 class _Copies:
     """Plans copies of trees, each on the cluster with those before it."""
 
-    def __init__(
-        self,
-        view: ClusterView,
-        question: PlanInput,
-        relaxed: tuple[GroupRelaxation, ...],
-        make_copy: CopyMaker,
-    ) -> None:
-        self._view = view
-        self._question = question
-        self._relaxed = relaxed
-        self._make_copy = make_copy
-        self._rows = NodeRowCache(question.topology_keys)
+    _view: ClusterView
+    _question: plan_query.PlanInput
+    _relaxed: tuple[GroupRelaxation, ...]
+    _make_copy: CopyMaker
+    _rows: NodeRowCache
 
-    def answer(self, changes: CapacityChanges, progress: Progress) -> PlanAnswer:
+    def answer(self, changes: CapacityChanges, progress: Progress) -> plan_query.PlanAnswer:
         """Return the answer for all copies."""
         if not changes.copies and not changes.max_copies:
-            verdicts, _ = plan_in_order(self._view, self._question, self._rows)
-            return PlanAnswer(verdict=worst_verdict(verdicts), gangs=verdicts)
-        self._question = msgspec.structs.replace(self._question, keep_placed=True)
+            verdicts, _ = plan_query.plan_in_order(self._view, self._question, self._rows)
+            return plan_query.PlanAnswer(verdict=plan_query.worst_verdict(verdicts), gangs=verdicts)
+        self._question = replace(self._question, keep_placed=True)
         most = changes.copies or changes.most
         fit = 0
-        gangs: list[GangVerdict] = []
-        refused: tuple[GangVerdict, ...] = ()
+        gangs: list[plan_query.GangVerdict] = []
+        refused: tuple[plan_query.GangVerdict, ...] = ()
         while fit < most and not refused:
             verdicts = self._next(fit + 1)
             if not gangs and not verdicts:
-                return PlanAnswer(verdict="nothing", gangs=())
-            gangs += (msgspec.structs.replace(verdict, copy=fit + 1) for verdict in verdicts)
+                return plan_query.PlanAnswer(verdict="nothing", gangs=())
+            gangs += (replace(verdict, copy=fit + 1) for verdict in verdicts)
             refused = tuple(verdict for verdict in verdicts if verdict.verdict != "placed")
             if not refused:
                 fit += 1
@@ -160,32 +147,32 @@ class _Copies:
         unknown = any(verdict.verdict == "unknown" for verdict in refused)
         limited = changes.max_copies and not refused
         counted = gangs if changes.copies or not fit else ()
-        return PlanAnswer(
-            verdict=worst_verdict(counted) if counted else "placed",
+        return plan_query.PlanAnswer(
+            verdict=plan_query.worst_verdict(counted) if counted else "placed",
             gangs=tuple(gangs),
-            copies=CopiesLine(
+            copies=plan_query.CopiesLine(
                 wanted=changes.copies, fit=fit, proved=not unknown and not limited, limited=limited
             ),
         )
 
-    def _next(self, number: int) -> tuple[GangVerdict, ...]:
+    def _next(self, number: int) -> tuple[plan_query.GangVerdict, ...]:
         """Return the answers for one copy; the cluster keeps its pods if all its trees are placed."""
         view, question = self._view, self._question
         if number > 1:
             view, question = self._with_copy(self._make_copy(number))
-        verdicts, after = plan_in_order(view, question, self._rows)
+        verdicts, after = plan_query.plan_in_order(view, question, self._rows)
         if all(verdict.verdict == "placed" for verdict in verdicts):
             self._view = after
         return verdicts
 
-    def _with_copy(self, copy: TreeCopy) -> tuple[ClusterView, PlanInput]:
+    def _with_copy(self, copy: TreeCopy) -> tuple[ClusterView, plan_query.PlanInput]:
         view = self._view
         for group in copy.groups:
             weaker = [r for r in self._relaxed if r.group == copy.original.get(group.key)]
             view = with_group(view, functools.reduce(lambda g, r: r.of(g), weaker, group))
         for pod in copy.pods:
             view = with_pod(view, pod)
-        question = msgspec.structs.replace(
+        question = replace(
             self._question,
             groups=frozenset(group.key for group in copy.groups),
             pods=frozenset(pod.uid for pod in copy.pods),
@@ -216,7 +203,7 @@ class GroupRelaxation(msgspec.Struct, frozen=True, kw_only=True):
             return _with(group, slices=())
         if self.field == "exclusive":
             return _with(group, topology=group.constraints.domain_keys, exclusive=None)
-        return msgspec.structs.replace(group, minimum=self.minimum)
+        return replace(group, minimum=self.minimum)
 
     def text(self, group: Group) -> str:
         """Return what is changed about the group, as a sentence."""
@@ -232,30 +219,22 @@ class GroupRelaxation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _with(group: Group, **constraints: object) -> Group:
-    """Return a group with other constraints."""
-    changed = msgspec.structs.replace(group.constraints, **constraints)
-    return msgspec.structs.replace(group, constraints=changed)
-
-
-def read_relaxations(
-    texts: Sequence[str], groups: Iterable[Group], origins: Mapping[GroupKey, GroupOrigin]
-) -> tuple[GroupRelaxation, ...]:
-    """Return the relaxations that a user wrote.
-
-    Args:
-        texts: `GROUP:topology`, `GROUP:slices`, `GROUP:exclusive`, `GROUP:minCount=N` or `GROUP:minGroupCount=N`; GROUP is the name of a group, with
-            namespace or kind and namespace where that is needed, or its role in a workload.
-
-    Raises:
-        BadInput: The form, the group, the field or the number is wrong; the message has those that exist.
-    """
-    named = tuple(groups)
-    return tuple(_relaxation(text, named, origins) for text in texts)
+    changed = replace(group.constraints, **constraints)
+    return replace(group, constraints=changed)
 
 
 def _relaxation(
     text: str, groups: tuple[Group, ...], origins: Mapping[GroupKey, GroupOrigin]
 ) -> GroupRelaxation:
+    """Return the relaxation that a user wrote.
+
+    Args:
+        text: As in the message below; GROUP is the name of a group, with namespace or kind and namespace where that is needed, or its
+            role in a workload.
+
+    Raises:
+        BadInput: The form, the group, the field or the number is wrong; the message has those that exist.
+    """
     name, colon, change = text.rpartition(":")
     field, equals, number = change.partition("=")
     if not colon or not name:
@@ -266,15 +245,18 @@ def _relaxation(
     if field not in FIELDS:
         hint = did_you_mean(field, FIELDS) or f"; it is one of {', '.join(FIELDS)}"
         raise BadInput(f'relax "{text}": {spaced(group.key)} has no requirement "{field}"{hint}')
-    if field in {"topology", "slices", "exclusive"}:
+    constraints = group.constraints
+    dropped = {
+        "topology": (constraints.domain_keys, "topology constraint"),
+        "slices": (constraints.slices, "slices"),
+        "exclusive": (constraints.exclusive, "exclusive domain"),
+    }
+    if field in dropped:
+        constraint, noun = dropped[field]
         if equals:
             raise BadInput(f'relax "{text}": {field} takes no value; the constraint is dropped')
-        if field == "topology" and not group.constraints.domain_keys:
-            raise BadInput(f'relax "{text}": {spaced(group.key)} has no topology constraint')
-        if field == "slices" and not group.constraints.slices:
-            raise BadInput(f'relax "{text}": {spaced(group.key)} has no slices')
-        if field == "exclusive" and group.constraints.exclusive is None:
-            raise BadInput(f'relax "{text}": {spaced(group.key)} has no exclusive domain')
+        if not constraint:
+            raise BadInput(f'relax "{text}": {spaced(group.key)} has no {noun}')
         return GroupRelaxation(group=group.key, field=field)  # type: ignore[arg-type]
     right = _minimum_field(group)
     if field != right:
@@ -300,7 +282,6 @@ def _minimum_field(group: Group) -> str:
 def _group_named(
     text: str, name: str, groups: tuple[Group, ...], origins: Mapping[GroupKey, GroupOrigin]
 ) -> Group:
-    """Return the group of a name."""
     names = {
         group.key: (str(group.key), group.key.path, group.key.name, _role(group, origins))
         for group in groups

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView, with_pod, without_node, without_pod
@@ -69,7 +70,7 @@ def without_nodes(
         for pod in pods_there:
             view = without_pod(view, pod.uid)
             if planned(pod) and not pod.deleting:
-                view = with_pod(view, msgspec.structs.replace(pod, node=None, nominated=None))
+                view = with_pod(view, replace(pod, node=None, nominated=None))
     return ChangedCluster(view=view, state=_state_without(state, away), given=tuple(given))
 
 
@@ -124,7 +125,7 @@ def _state_without(state: ReservationState, away: Iterable[NodeName]) -> Reserva
     gang_of = state.gang_of
     for pod in lost:
         gang_of = gang_of.delete(pod) if pod in gang_of else gang_of
-    return msgspec.structs.replace(state, gangs=gangs, gang_of=gang_of, claims_on=claims_on)
+    return replace(state, gangs=gangs, gang_of=gang_of, claims_on=claims_on)
 
 
 def _gang_without(gang: GangState, lost_nodes: frozenset[NodeName]) -> GangState:
@@ -132,7 +133,7 @@ def _gang_without(gang: GangState, lost_nodes: frozenset[NodeName]) -> GangState
     holds = {u: h for u, h in gang.replacement_holds.items() if h.node not in lost_nodes}
     if len(held) == len(gang.reservations) and len(holds) == len(gang.replacement_holds):
         return gang
-    return msgspec.structs.replace(gang, reservations=held, replacement_holds=holds)
+    return replace(gang, reservations=held, replacement_holds=holds)
 
 
 def further_nodes(
@@ -152,7 +153,9 @@ def further_nodes(
             raise BadInput(
                 f'with "{text}": adds more than {NODES_ADDED_MAX} nodes, the most of one question'
             )
-        names = _free_names({*view.nodes, *added}, model.name, count)
+        numbered = (NodeName(f"{model.name}-new-{n}") for n in itertools.count(1))
+        free = (name for name in numbered if name not in view.nodes and name not in added)
+        names = [*itertools.islice(free, count)]
         added |= {name: _like(model, name) for name in names}
         shown = names[0] if count == 1 else f"{names[0]} to {names[-1]}"
         given.append(f"with {counted(count, 'more empty node')} like {model.name}: {shown}")
@@ -176,16 +179,10 @@ def _copies_of(view: ClusterView, text: str) -> tuple[int, Node]:
     return count, node
 
 
-def _free_names(taken: Collection[str], model: str, count: int) -> list[NodeName]:
-    """Return names of new nodes that no other node has."""
-    numbers = (n for n in itertools.count(1) if f"{model}-new-{n}" not in taken)
-    return [NodeName(f"{model}-new-{n}") for n in itertools.islice(numbers, count)]
-
-
 def _like(model: Node, name: NodeName) -> Node:
     """Return an empty node like another one, of another name."""
     own = {str(model.name), model.labels.get(HOSTNAME, str(model.name))}
-    return msgspec.structs.replace(
+    return replace(
         model,
         name=name,
         uid="",

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
 from extender.core.capacity.capacity_claims import claimed_nodes
@@ -34,18 +35,14 @@ from extender.core.planner.moves.move_search import (
 )
 from extender.core.planner.plan_types import SEARCH_BUDGET, PlanNode
 from extender.core.preempt.disruption_units import as_admitted, checkpoint_warnings
-from extender.core.preempt.movable_pods import (
-    MovablePods,
-    MoveLimits,
-    broken_gangs,
-    movable_pods,
-)
+from extender.core.preempt.movable_pods import MovablePods, MoveLimits, broken_gangs, movable_pods
 from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.queries.plan.cluster_changes import named_nodes
 from extender.queries.plan.plan_query import (
     AssignmentLine,
     PlanInput,
     PlanObjects,
+    assignment_lines,
     is_requested_tree,
 )
 
@@ -72,7 +69,7 @@ class MovesQuestion(
     def about(self, plan: PlanInput, now_us: int, *, members_only: bool = False) -> MovesInput:
         """Return the question with the objects that it is about; raises BadInput if `by` is no time."""
         return MovesInput(
-            plan=msgspec.structs.replace(plan, budget=self.search_budget),
+            plan=replace(plan, budget=self.search_budget),
             free=self.free,
             drain=self.drain,
             announced=self.announced,
@@ -237,11 +234,7 @@ def _limits(question: MovesInput) -> MoveLimits:
 
 
 def moves_under_way(moves: PendingMoves | None, waits_for: str) -> MovesUnderWay:
-    """Return the moves that are under way for a reader.
-
-    Args:
-        waits_for: Why the pod of the current move is not evicted; empty: it is, or that is not known.
-    """
+    """Return the moves that are under way for a reader; `waits_for`: why the pod of the current move is not evicted; empty: it is, or that is not known."""
     if moves is None:
         return MovesUnderWay(state="no moves are under way")
     return MovesUnderWay(
@@ -298,10 +291,7 @@ def _for_tree(
     planned = find_moves(asked)
     answer = _answer(f"make room for {name}", planned, request.nodes, pods, view, question.now_us)
     if planned.plan is not None:
-        lines = [AssignmentLine(a.pod, a.group.name, a.node) for a in planned.plan.assignments]
-        answer = msgspec.structs.replace(
-            answer, assignments=tuple(sorted(lines, key=lambda line: line.pod))
-        )
+        answer = replace(answer, assignments=assignment_lines(planned.plan))
     return answer, asked
 
 
@@ -345,22 +335,26 @@ def _for_nodes(
         if closed and planned.outcome in ("impossible", "unknown"):
             text = f"{counted(len(closed), 'further domain')} with a cordoned node, or one that is not ready"
             reasons += (f"{text}: {join_names(closed)}",)
-        return msgspec.structs.replace(answer, emptied=emptied, reasons=reasons), asked
+        return replace(answer, emptied=emptied, reasons=reasons), asked
     stays = tuple(pod for pod in staying if pod.node in away and not pod.on_every_node)
     complete = not stays and not planned.unmoved
-    last = _last_end(view, known_ends, ends, {*planned.unmoved, *(line.pod for line in stays)})
+    left = {*planned.unmoved, *(line.pod for line in stays)}
+    last_us, name = _last_end(view, known_ends, ends, left)
+    last = rfc3339(last_us) if last_us else ""
+    text = f"nothing breaks when you begin after {name} has ended, at {last} at the latest"
     proved = bool(stays) or planned.search.exhausted
-    answer = msgspec.structs.replace(
+    answer = replace(
         answer,
         verdict=planned.outcome if complete else "impossible" if proved else "unknown",
         emptied=emptied if complete else (),
         stays=stays,
-        ends=_end_lines(ends),
-        begin_after=rfc3339(last[0]) if last[0] else "",
-        reasons=answer.reasons + ((_begin_text(*last),) if last[0] else ()),
-        breaks=tuple(
-            _breaks(view, state, forest, {*planned.unmoved, *(line.pod for line in stays)})
+        ends=tuple(
+            EndLine(name=name, pods=pods, ends=rfc3339(at_us))
+            for (at_us, name), pods in sorted(Counter(ends.values()).items())
         ),
+        begin_after=last,
+        reasons=answer.reasons + ((text,) if last else ()),
+        breaks=tuple(_breaks(view, state, forest, left)),
     )
     return answer, asked
 
@@ -394,13 +388,6 @@ def _known_ends(
                 yield pod.uid, (max(p.ends_us for p in of_gang), name)
 
 
-def _end_lines(ends: Mapping[PodUid, tuple[int, str]]) -> tuple[EndLine, ...]:
-    return tuple(
-        EndLine(name=name, pods=pods, ends=rfc3339(at_us))
-        for (at_us, name), pods in sorted(Counter(ends.values()).items())
-    )
-
-
 def _last_end(
     view: ClusterView,
     known_ends: Mapping[PodUid, tuple[int, str]],
@@ -418,12 +405,6 @@ def _last_end(
     if any(path not in end_of for path in left):
         return 0, ""
     return max([*ends.values(), *(end_of[path] for path in left)], default=(0, ""))
-
-
-def _begin_text(at_us: int, name: str) -> str:
-    return (
-        f"nothing breaks when you begin after {name} has ended, at {rfc3339(at_us)} at the latest"
-    )
 
 
 def _domains(
@@ -517,7 +498,6 @@ def _answer(
 def _pictures(
     planned: MovesPlan, nodes: Sequence[PlanNode], view: ClusterView
 ) -> Iterator[NodePicture]:
-    """Yield what the moves change: the free amount of the first device, or of CPU, per node."""
     resource = devices(nodes)[0]
     change: dict[str, int] = {}
     for move in planned.moves:

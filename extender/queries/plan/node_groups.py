@@ -6,10 +6,12 @@ own, and no pods. The smallest number of nodes is found by planning the tree wit
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NodeName
@@ -65,8 +67,11 @@ def growths(
         now = sum(_is_of(group, node) for node in view.nodes.values())
         # a new node that gets no member does not help
         most = min(group.max - now, _waiting(request.root))
-        if most > 0 and _fits(request, group, most):
-            nodes = _fewest(request, group, most)
+        if most > 0 and _evicted(request, group, most) is not None:
+            # the smallest number that was found to suffice; `most` suffices
+            nodes = 1 + bisect_left(
+                range(1, most), x=True, key=lambda n: _evicted(request, group, n) is not None
+            )
             evicts = _evicted(request, group, nodes) or 0
             sufficient.append(
                 NodeGroupGrowth(name=group.name, nodes=nodes, now=now, max=group.max, evicts=evicts)
@@ -92,29 +97,13 @@ def _waiting(group: PlanGroup) -> int:
     return len(group.members) + sum(map(_waiting, group.groups))
 
 
-def _fewest(request: PlanRequest, group: NodeGroup, most: int) -> int:
-    """Return the smallest number of new nodes that was found to suffice; `most` suffices."""
-    least = 1
-    while least < most:
-        middle = (least + most) // 2
-        if _fits(request, group, middle):
-            most = middle
-        else:
-            least = middle + 1
-    return most
-
-
-def _fits(request: PlanRequest, group: NodeGroup, count: int) -> bool:
-    return _evicted(request, group, count) is not None
-
-
 def _evicted(request: PlanRequest, group: NodeGroup, count: int) -> int | None:
     """Return how many units are evicted where a tree fits on so many more nodes; None: it does not fit."""
     taken = {node.name for node in request.nodes}
     new = [_new_node(group.node, f"{group.name}-new-{n}", taken) for n in range(1, count + 1)]
     nodes = tuple(sorted((*request.nodes, *new), key=lambda node: node.name))
     budget = min(request.budget, BUDGET)
-    bigger = msgspec.structs.replace(request, nodes=nodes, explain=False, budget=budget)
+    bigger = replace(request, nodes=nodes, explain=False, budget=budget)
     judged = judge(bigger)
     if isinstance(judged.preemption, PreemptionPlan):
         return len(judged.preemption.victims) + len(judged.preemption.superseded)

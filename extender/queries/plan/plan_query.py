@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from extender.core.admit.gang_sentences import WishLine, plan_lines
 from extender.core.admit.node_rejections import NodeRejections
@@ -108,11 +109,7 @@ class GroupLine(msgspec.Struct, frozen=True, kw_only=True):
 def group_lines(
     tree: Tree, placed: Mapping[str, int], origins: Mapping[GroupKey, GroupOrigin]
 ) -> tuple[GroupLine, ...]:
-    """Return the groups of a tree, root first, children in their stored order.
-
-    Args:
-        placed: How many pods would be placed, by the name of their leaf.
-    """
+    """Return the groups of a tree, root first, children in their stored order; `placed`: how many pods would be placed, by the name of their leaf."""
     lines: dict[GroupKey, GroupLine] = {}
     for group in reversed(tree.groups):
         below = tree.children.get(group.key, ())
@@ -340,9 +337,9 @@ def plan_in_order(
         apart = _pods_apart(units, unit.tree, question)
         before = without_pods(view, apart)
         if steps and not unit.tree.problems:
-            verdict, after = _planned_in_steps(before, unit.tree, unit.kind, rows, question, steps)
+            verdict, after = _planned_in_steps(before, unit.tree, rows, question, steps)
         else:
-            planned = _planned(before, unit.tree, unit.kind, rows, question)
+            planned = _planned(before, unit.tree, rows, question)
             verdict, after = planned.verdict, planned.view
             if (
                 planned.extras
@@ -358,7 +355,7 @@ def plan_in_order(
             for place, tree in partly.items():
                 # the minimum is placed again, so that its extra members are near it
                 before = _unplaced(view, tree.pods)
-                planned = _planned(before, tree, units[place].kind, rows, question)
+                planned = _planned(before, tree, rows, question)
                 if planned.verdict.verdict == "placed":
                     view = planned.view
                     verdicts[place] = _with_tree(planned.verdict, tree, question)
@@ -372,7 +369,7 @@ def _minimum_only(planned: _Planned, tree: Tree) -> tuple[GangVerdict, ClusterVi
     extras = [pod for pod in tree.pods if pod.uid in planned.extras]
     paths = {pod.path for pod in extras}
     verdict = planned.verdict
-    verdict = msgspec.structs.replace(
+    verdict = replace(
         verdict,
         assignments=tuple(line for line in verdict.assignments if line.pod not in paths),
         unplaced=tuple(sorted((*verdict.unplaced, *paths))),
@@ -417,18 +414,17 @@ def _beside(
     pods = {uid: view.pods[uid] for uid in apart if uid in view.pods}
     pods |= {uid: after.pods[uid] for uid in mine}
     for pod in pods.values():
-        after = with_pod(after, msgspec.structs.replace(pod, node=None))
+        after = with_pod(after, replace(pod, node=None))
     nodes = {uid: pod.node for uid, pod in pods.items() if pod.node is not None}
     return with_largest_use(after, [mine, [*apart]], nodes, static=question.keep_placed)
 
 
 def _with_tree(verdict: GangVerdict, tree: Tree, question: PlanInput) -> GangVerdict:
-    """Return the answer for a tree with its groups, and with the workload that it was made from."""
     if tree.root.source == "pod":
         return verdict
     placed = Counter(line.group for line in verdict.assignments)
     origin = question.origins.get(tree.root.key)
-    return msgspec.structs.replace(
+    return replace(
         verdict,
         workload=origin.workload if origin is not None else "",
         groups=group_lines(tree, placed, question.origins),
@@ -502,11 +498,13 @@ def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_
             continue
         members = [pod for pod in pods.values() if pod.uid in question.pods or question.all_pending]
         if leaf not in view.groups and members:
+            named = "1 pod names it" if len(members) == 1 else f"{len(members)} pods name it"
+            meant = _meant(view, leaf, question.readers)
             yield _Unit(
                 "PodGroup",
                 (-members[0].priority, min(p.created_us for p in members), 0, leaf.path),
                 root=leaf.path,
-                text=_missing_leaf(view, leaf, len(members), question.readers),
+                text=f"{leaf} does not exist, {named}{meant}",
                 pods=tuple(sorted(p.path for p in members if p.node is None)),
             )
     for pod in view.pods.values():
@@ -519,12 +517,6 @@ def _units(view: ClusterView, forest: Forest, question: PlanInput) -> Iterable[_
                 (-pod.priority, pod.created_us, question.order.get(pod.uid, 0), pod.path),
                 tree=_lone(pod),
             )
-
-
-def _missing_leaf(view: ClusterView, leaf: GroupKey, pods: int, readers: Visibility) -> str:
-    """Return that pods name a group that does not exist, and which one they may mean."""
-    named = "1 pod names it" if pods == 1 else f"{pods} pods name it"
-    return f"{leaf} does not exist, {named}{_meant(view, leaf, readers)}"
 
 
 def _meant(view: ClusterView, missing: GroupKey, readers: Visibility) -> str:
@@ -582,7 +574,6 @@ def _orphan_units(view: ClusterView, forest: Forest, question: PlanInput) -> Ite
 
 
 def _lone(pod: Pod) -> Tree:
-    """Return a tree of one pod, for a pod outside all groups."""
     key = GroupKey(pod.namespace, pod.name, "PodGroup")
     group = Group(
         key=key,
@@ -644,10 +635,18 @@ def _widened(
     return wider, (f"lostMembers Widen: {text}",)
 
 
-def _planned(
-    view: ClusterView, tree: Tree, kind: str, rows: NodeRowCache, question: PlanInput
-) -> _Planned:
-    name = tree.root.key.path
+def _kind(tree: Tree) -> str:
+    return "Pod" if tree.root.source == "pod" else tree.root.key.kind
+
+
+def _without_node(tree: Tree, placed: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the pods of a tree that have no node and were not placed, by their paths."""
+    waiting = (p.path for p in tree.pods if p.node is None and not p.deleting)
+    return tuple(sorted(path for path in waiting if path not in placed))
+
+
+def _planned(view: ClusterView, tree: Tree, rows: NodeRowCache, question: PlanInput) -> _Planned:
+    name, kind = tree.root.key.path, _kind(tree)
     if tree.problems:
         texts = tuple(
             _too_deep(view, tree.root.key) if problem.rule == "B7" else problem.message
@@ -658,8 +657,8 @@ def _planned(
     state, moment = question.state, question.moment
     part = TreeParts().of(tree, state.gangs.get(tree.root.uid))
     if question.origins:  # with them `change_texts` has what the workload asks for
-        groups = map_groups(part.root, lambda group: msgspec.structs.replace(group, set_by=UNSET))
-        part = msgspec.structs.replace(part, root=groups)
+        groups = map_groups(part.root, lambda group: replace(group, set_by=UNSET))
+        part = replace(part, root=groups)
     request = plan_request(
         view,
         state,
@@ -670,7 +669,7 @@ def _planned(
     )
     without_evictions = request
     nodes, table = request.nodes, rows.table(request.nodes)
-    first = plan(msgspec.structs.replace(request, explain=False), node_table=table)
+    first = plan(replace(request, explain=False), node_table=table)
     if may_trigger_preemption(request, first):
         ruled = ruled_part(view, state, part, rows=rows)
         request = preemption_request(
@@ -697,28 +696,34 @@ def _planned(
     if bound:
         texts += (f"{_members(bound)} bound already",)
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
-    notes = _Notes(held=held, texts=texts)
     if isinstance(preemption, PreemptionPlan):
         for pod in (p for unit in preemption.victims for p in unit.pods):
             view = without_pod(view, pod.uid)
-        notes = msgspec.structs.replace(
-            notes,
-            texts=(*_texts(preemption, question), *texts),
-            victims=_victims(preemption, question.readers),
-        )
-        return _placed(view, tree, kind, preemption.plan, notes, preemption.search, question)
+        texts = (*_texts(preemption, question), *texts)
+        notes = _Notes(held=held, texts=texts, victims=_victims(preemption, question.readers))
+        return _placed(view, tree, preemption.plan, notes, preemption.search, question)
     if preemption is not None and judged.notes and question.preemption:
-        notes = msgspec.structs.replace(notes, texts=(*_texts(preemption, question), *texts))
+        texts = (*_texts(preemption, question), *texts)
     verdict, widened = _widened(state, tree, without_evictions, verdict)
-    notes = msgspec.structs.replace(notes, texts=(*widened, *notes.texts))
+    texts = (*widened, *texts)
     if isinstance(verdict, Plan):
-        return _placed(view, tree, kind, verdict, notes, verdict.search, question)
+        notes = _Notes(held=held, texts=texts)
+        return _placed(view, tree, verdict, notes, verdict.search, question)
     changes = change_texts(verdict.changes, question.origins)
     grown = growths(view, request, question.node_groups) if verdict.outcome == "impossible" else ()
-    refused = msgspec.structs.replace(
-        _refused(tree, kind, verdict, notes),
+    refused = GangVerdict(
+        gang=name,
+        kind=kind,
+        verdict=verdict.outcome,
+        unplaced=_without_node(tree),
+        reasons=(*verdict.reasons, *texts),
+        conflict=verdict.conflict,
         help=(*map(growth_text, grown), *changes),
+        changes=verdict.changes,
+        when_empty=verdict.when_empty,
+        reasons_when_empty=verdict.reasons_when_empty,
         node_groups=grown,
+        search=SearchLine(verdict.search.nodes, verdict.search.exhausted),
     )
     return _Planned(refused, view)
 
@@ -732,7 +737,7 @@ _STEP_ANSWERS: Final[Mapping[VerdictWord, str]] = {
 
 
 def _planned_in_steps(
-    view: ClusterView, tree: Tree, kind: str, rows: NodeRowCache, question: PlanInput, steps: Steps
+    view: ClusterView, tree: Tree, rows: NodeRowCache, question: PlanInput, steps: Steps
 ) -> tuple[GangVerdict, ClusterView]:
     """Plan each step of a tree by itself, against what is free when the earlier ones have ended.
 
@@ -744,7 +749,7 @@ def _planned_in_steps(
     planned: list[tuple[TreeStep, GangVerdict]] = []
     for step in tree_steps(tree, steps):
         before = without_pods(left, step.absent)
-        answer = _planned(before, step.tree, kind, rows, question)
+        answer = _planned(before, step.tree, rows, question)
         if answer.verdict.victims:  # they are gone for the steps that follow
             evicted = [uid for uid in before.pods if uid not in answer.view.pods]
             left = without_pods(left, evicted)
@@ -764,9 +769,9 @@ def _planned_in_steps(
         all(verdict.search.exhausted for verdict in verdicts),
     )
     if any(verdict.verdict != "placed" for verdict in verdicts):
-        refused = msgspec.structs.replace(
+        refused = replace(
             _worst_step(planned, titles, steps),
-            unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
+            unplaced=_without_node(tree),
             steps=lines,
         )
         return refused, view
@@ -792,17 +797,11 @@ def _planned_in_steps(
         for verdict in verdicts
         for wish in verdict.wishes
     }
-    placed = msgspec.structs.replace(
+    placed = replace(
         verdicts[-1],
         domains={name: domain for verdict in verdicts for name, domain in verdict.domains.items()},
         assignments=tuple(places[path] for path in sorted(places)),
-        unplaced=tuple(
-            sorted(
-                p.path
-                for p in tree.pods
-                if p.node is None and not p.deleting and p.path not in places
-            )
-        ),
+        unplaced=_without_node(tree, places),
         victims=tuple(dict.fromkeys(unit for verdict in verdicts for unit in verdict.victims)),
         reasons=(*(f"{title}: fits" for title in titles), *reasons),
         search=effort,
@@ -827,7 +826,7 @@ def _worst_step(
     answers = [_without_made_minima(planned[i][1], steps) for i in asking]
     empty = max((planned[i][1] for i in bad), key=lambda v: _WHEN_EMPTY.index(v.when_empty))
     only = answers[0] if len(answers) == 1 else None
-    return msgspec.structs.replace(
+    return replace(
         worst,
         reasons=(first, *worst.reasons, *others),
         help=only.help
@@ -852,7 +851,7 @@ def _without_made_minima(answer: GangVerdict, steps: Steps) -> GangVerdict:
     """Return an answer without lower minima of the gangs that steps are planned as: no object has them."""
     lowered = [c for c in answer.changes if c.minimum and steps.keys() & set(c.groups)]
     texts = {change.text for change in lowered}
-    return msgspec.structs.replace(
+    return replace(
         answer,
         changes=tuple(change for change in answer.changes if change not in lowered),
         help=tuple(text for text in answer.help if text not in texts),
@@ -878,21 +877,6 @@ def _victims(preemption: PreemptionPlan, readers: Visibility) -> tuple[PlannedVi
     )
 
 
-def _refused(tree: Tree, kind: str, verdict: Refusal, notes: _Notes) -> GangVerdict:
-    return GangVerdict(
-        gang=tree.root.key.path,
-        kind=kind,
-        verdict=verdict.outcome,
-        unplaced=tuple(sorted(p.path for p in tree.pods if p.node is None and not p.deleting)),
-        reasons=(*verdict.reasons, *notes.texts),
-        conflict=verdict.conflict,
-        changes=verdict.changes,
-        when_empty=verdict.when_empty,
-        reasons_when_empty=verdict.reasons_when_empty,
-        search=SearchLine(verdict.search.nodes, verdict.search.exhausted),
-    )
-
-
 _AFTER_EVICTIONS: Final = (
     "what wishes reach is the best with these evictions, which are chosen by their cost alone (E-9)"
 )
@@ -901,7 +885,6 @@ _AFTER_EVICTIONS: Final = (
 def _placed(
     view: ClusterView,
     tree: Tree,
-    kind: str,
     verdict: Plan,
     notes: _Notes,
     search: SearchEffort,
@@ -910,7 +893,7 @@ def _placed(
     for assignment in verdict.assignments:
         pod = view.pods[assignment.uid]
         stays = pod.static or question.keep_placed
-        view = with_pod(view, msgspec.structs.replace(pod, node=assignment.node, static=stays))
+        view = with_pod(view, replace(pod, node=assignment.node, static=stays))
     wishes, texts = plan_lines(verdict.wishes), notes.texts
     if notes.victims and any(
         w.kind != "rank" and w.value > (w.kind == "preferred") for w in wishes
@@ -918,10 +901,10 @@ def _placed(
         texts += (_AFTER_EVICTIONS,)
     placed = GangVerdict(
         gang=tree.root.key.path,
-        kind=kind,
+        kind=_kind(tree),
         verdict="placed",
         domains={p.group.name: dict(p.domain) for p in verdict.placements},
-        assignments=_lines(verdict),
+        assignments=assignment_lines(verdict),
         unplaced=tuple(sorted({*verdict.unplaced, *notes.held})),
         victims=notes.victims,
         reasons=(*verdict.reasons, *texts),
@@ -931,8 +914,7 @@ def _placed(
     return _Planned(placed, view, tuple(a.uid for a in verdict.assignments if a.extra))
 
 
-def _lines(verdict: Plan) -> tuple[AssignmentLine, ...]:
-    lines: Sequence[AssignmentLine] = [
-        AssignmentLine(a.pod, a.group.name, a.node) for a in verdict.assignments
-    ]
+def assignment_lines(verdict: Plan) -> tuple[AssignmentLine, ...]:
+    """Return what a plan places, by the names of the pods."""
+    lines = (AssignmentLine(a.pod, a.group.name, a.node) for a in verdict.assignments)
     return tuple(sorted(lines, key=lambda line: line.pod))

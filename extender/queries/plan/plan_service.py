@@ -11,6 +11,7 @@ import signal
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol, TypeVar
 
@@ -18,18 +19,11 @@ import msgspec
 from immutables import Map
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.msgpack import Decoder
+from msgspec.structs import replace
 
 from extender.core.admit.plan_request import vacated
 from extender.core.log.reservation_state import EMPTY, ReservationState
-from extender.core.model.cluster_view import (
-    ClusterView,
-    forest_of,
-    with_blueprints,
-    with_group,
-    with_node,
-    with_pdb,
-    with_pod,
-)
+from extender.core.model import cluster_view
 from extender.core.model.errors import ClusterUnavailable, TooManyQueries
 from extender.core.model.ids import GangUid, Position
 from extender.core.model.nodes import Node
@@ -38,6 +32,7 @@ from extender.core.model.pods import Pod, PodDisruptionBudget, VolumeConstraints
 from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.core.preempt.disruption_units import EvictableContext
 from extender.core.workloads.tree_policy import TreeProfile
+from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import Clock, StateSource
 from extender.ports.workload_ports import Workloads
 from extender.queries.log.event_dto import rfc3339
@@ -52,16 +47,8 @@ NOW_BODY_MAX = 1 << 20  # bytes of a request for the live cluster; it is parsed 
 T = TypeVar("T")
 
 
-class ClusterSource(Protocol):
-    """The cluster port, as far as plan queries need it."""
-
-    def view(self) -> ClusterView:
-        """Return the current view."""
-        ...
-
-    def not_ready_reason(self) -> str:
-        """Return the reason why the view must not be used for decisions, or an empty string."""
-        ...
+class ClusterSource(Cluster, Protocol):
+    """The cluster port, with what only plan queries need."""
 
     def priority_classes(self) -> tuple[bytes, ...]:
         """Return the PriorityClasses as JSON objects."""
@@ -108,31 +95,20 @@ class _ClusterField(msgspec.Struct):
     cluster: Raw | UnsetType = UNSET
 
 
+@dataclass(frozen=True)
 class PlanService:
-    """Sends plan queries to the worker process.
+    """Sends plan queries to the worker process."""
 
-    Args:
-        releasing: Returns the roots with members that are or may be bound, which are not released as a whole.
-        answer_body: Answers the JSON of a `PlanQuestion`, there.
-    """
-
-    def __init__(
-        self,
-        cluster: ClusterSource,
-        state: StateSource,
-        releasing: Callable[[], frozenset[GangUid]],
-        clock: Clock,
-        run: RunInWorker,
-        answer_body: Callable[[bytes, LiveInput | None], bytes],
-        topology_keys: tuple[str, ...] = (),
-    ) -> None:
-        self._cluster = cluster
-        self._state = state
-        self._releasing = releasing
-        self._clock = clock
-        self._run = run
-        self._answer_body = answer_body
-        self._topology_keys = topology_keys
+    cluster: ClusterSource
+    state: StateSource
+    # returns the roots with members that are or may be bound, which are not released as a whole
+    releasing: Callable[[], frozenset[GangUid]]
+    clock: Clock
+    run: RunInWorker
+    answer_body: Callable[
+        [bytes, LiveInput | None], bytes
+    ]  # of the JSON of a `PlanQuestion`, there
+    topology_keys: tuple[str, ...] = ()
 
     async def plan(
         self,
@@ -149,23 +125,23 @@ class PlanService:
             TooManyQueries: Too many queries wait already, or the query is too large.
             ClusterUnavailable: The query is about the live cluster, and the view is not current.
         """
-        answer = answer or self._answer_body
+        answer = answer or self.answer_body
         if not _is_about_live_cluster(body):
-            return PlanResult(await self._run(answer, body, None))
+            return PlanResult(await self.run(answer, body, None))
         saved, position = await self._snapshot()
-        workloads = self._cluster.workloads
+        workloads = self.cluster.workloads
         profiles = () if workloads is None else tuple(workloads.view().profiles.values())
         as_of = rfc3339(saved.moment.now_us)
         names = {word.decode() for word in _NAMES.findall(body)} if _CLAIM in body else ()
         live = LiveInput(
             saved,
-            self._cluster.priority_classes(),
+            self.cluster.priority_classes(),
             as_of,
             profiles,
             readers,
-            self._cluster.claims_named(names),
+            self.cluster.claims_named(names),
         )
-        return PlanResult(await self._run(answer, body, live), position)
+        return PlanResult(await self.run(answer, body, live), position)
 
     async def plan_live(self, query: PlanInput) -> PlanAnswer:
         """Return the answer to a query about trees of the live cluster.
@@ -175,16 +151,16 @@ class PlanService:
             ClusterUnavailable: The view of the cluster is not current.
         """
         saved, _ = await self._snapshot()
-        return await self._run(answer_live_query, query, saved)
+        return await self.run(answer_live_query, query, saved)
 
     async def _snapshot(self) -> tuple[LiveSnapshot, Position]:
         """Return the live cluster for the worker process, and the position of its state."""
-        if reason := self._cluster.not_ready_reason():
+        if reason := self.cluster.not_ready_reason():
             raise ClusterUnavailable(f"the view of the cluster is not current: {reason}")
-        state = self._state.committed
-        moment = EvictableContext(releasing=self._releasing(), now_us=self._clock.now_us())
-        saved = await snapshot(self._cluster.view(), state, moment)
-        saved = msgspec.structs.replace(saved, topology_keys=self._topology_keys)
+        state = self.state.committed
+        moment = EvictableContext(releasing=self.releasing(), now_us=self.clock.now_us())
+        saved = await snapshot(self.cluster.view(), state, moment)
+        saved = replace(saved, topology_keys=self.topology_keys)
         return saved, state.position
 
 
@@ -262,7 +238,7 @@ class LiveSnapshot(msgspec.Struct, frozen=True):
 
 
 async def snapshot(
-    view: ClusterView, state: ReservationState, moment: EvictableContext
+    view: cluster_view.ClusterView, state: ReservationState, moment: EvictableContext
 ) -> LiveSnapshot:
     """Return view and state encoded; gives the event loop back every half millisecond."""
     pace = Yielder()
@@ -279,19 +255,19 @@ async def snapshot(
     )
 
 
-def restored(saved: LiveSnapshot) -> tuple[ClusterView, ReservationState]:
+def restored(saved: LiveSnapshot) -> tuple[cluster_view.ClusterView, ReservationState]:
     """Return the view and the state of a snapshot."""
-    view = ClusterView(max_children=saved.max_children)
+    view = cluster_view.ClusterView(max_children=saved.max_children)
     for node in _read(saved.nodes, Decoder(list[Node])):
-        view = with_node(view, node)
+        view = cluster_view.with_node(view, node)
     for group in _read(saved.groups, Decoder(list[Group])):
-        view = with_group(view, group)
+        view = cluster_view.with_group(view, group)
     for namespace, name, templates in _read(saved.workloads, Decoder(list[Workload])):
-        view = with_blueprints(view, (namespace, name), templates)
+        view = cluster_view.with_blueprints(view, (namespace, name), templates)
     for budget in _read(saved.budgets, Decoder(list[PodDisruptionBudget])):
-        view = with_pdb(view, budget)
+        view = cluster_view.with_pdb(view, budget)
     for pod in _read(saved.pods, Decoder(list[Pod])):
-        view = with_pod(view, pod)
+        view = cluster_view.with_pod(view, pod)
     return view, join_states(decode_state(piece) for piece in saved.state)
 
 
@@ -299,21 +275,19 @@ def answer_live_query(query: PlanInput, saved: LiveSnapshot) -> PlanAnswer:
     """Return the answer to a plan query on a snapshot, with its state and moment."""
     view, state = restored(saved)
     if query.anew:
-        forest = forest_of(view)
+        forest = cluster_view.forest_of(view)
         roots = {forest.root_of.get(key) for key in query.groups}
         anew = [tree for key, tree in forest.trees.items() if key in roots]
         view, state = vacated(view, state, anew)
-    question = msgspec.structs.replace(
-        query, state=state, moment=saved.moment, topology_keys=saved.topology_keys
-    )
+    question = replace(query, state=state, moment=saved.moment, topology_keys=saved.topology_keys)
     return answer_plan_query(view, question)
 
 
 def _parts(state: ReservationState) -> Iterator[ReservationState]:
     """Yield a state in parts: first all but its gangs, then one gang after the other."""
-    yield msgspec.structs.replace(state, gangs=Map(), stream_versions=Map())
+    yield replace(state, gangs=Map(), stream_versions=Map())
     for root in state.gangs.values():
-        yield msgspec.structs.replace(EMPTY, gangs=Map({root.uid: root}))
+        yield replace(EMPTY, gangs=Map({root.uid: root}))
 
 
 async def _written(values: Iterable[object], pace: Yielder) -> tuple[bytes, ...]:

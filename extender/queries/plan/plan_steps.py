@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.model.cluster_view import ClusterView, with_pod, without_pod
 from extender.core.model.ids import GroupKey, NodeName, PodUid
@@ -114,7 +115,7 @@ def _tree_at(tree: Tree, now: Mapping[GroupKey, PartStep]) -> Tree:
         below = tree.children.get(group.key, ())
         if names:
             below = tuple(child for child in below if runs(child, names))
-            group = msgspec.structs.replace(group, basic=False, minimum=len(below), required=())
+            group = replace(group, basic=False, minimum=len(below), required=())
         groups.append(group)
         if group.key.kind == "CompositePodGroup":
             kept = [add(child, () if child.key.name in names else names) for child in below]
@@ -124,9 +125,7 @@ def _tree_at(tree: Tree, now: Mapping[GroupKey, PartStep]) -> Tree:
     root = add(tree.root, ())
     keys = {group.key for group in groups}
     members = {key: pods for key, pods in tree.members.items() if key in keys}
-    return msgspec.structs.replace(
-        tree, root=root, groups=tuple(groups), children=children, members=members
-    )
+    return replace(tree, root=root, groups=tuple(groups), children=children, members=members)
 
 
 def without_pods(view: ClusterView, uids: Iterable[PodUid]) -> ClusterView:
@@ -166,7 +165,7 @@ def with_largest_use(
             if not before:
                 for pod in pods:
                     stays = pod.static or static
-                    view = with_pod(view, msgspec.structs.replace(pod, node=node, static=stays))
+                    view = with_pod(view, replace(pod, node=node, static=stays))
             elif more:
                 view = with_pod(view, _placeholder(pods[0], node, more))
             used[node] = before | needs
@@ -175,8 +174,8 @@ def with_largest_use(
 
 def _placeholder(like: Pod, node: NodeName, requests: Usage) -> Pod:
     """Return a pod that uses what one step uses beyond the others on a node."""
-    shape = msgspec.structs.replace(like.shape, requests=tuple(sorted(requests.items())))
-    return msgspec.structs.replace(
+    shape = replace(like.shape, requests=tuple(sorted(requests.items())))
+    return replace(
         like,
         uid=PodUid(f"{like.uid} on {node}"),
         name=f"{like.name}-on-{node}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -127,12 +128,12 @@ def _requirement(part: str, field: str) -> LabelRequirement:
 _NO_LABELS: Final[Mapping[str, str]] = {}
 
 
+@dataclass(frozen=True)
 class ObjectLabels:
     """The labels of objects of a cluster."""
 
-    def __init__(self, cluster: Cluster, workloads: Workloads) -> None:
-        self._cluster = cluster
-        self._workloads = workloads
+    cluster: Cluster
+    workloads: Workloads
 
     def of_gang(self, root: GangState, workload_uid: str) -> Mapping[str, str]:
         """Return the labels of a root group and of the workload that it was made for.
@@ -145,11 +146,11 @@ class ObjectLabels:
         """
         namespace, _, name = root.gang.partition("/")
         kind: GroupKind = "CompositePodGroup" if root.kind == "CompositePodGroup" else "PodGroup"
-        group = self._cluster.view().groups.get(GroupKey(namespace, name, kind))
+        group = self.cluster.view().groups.get(GroupKey(namespace, name, kind))
         labels = group.labels if group is not None and group.uid == root.uid else _NO_LABELS
         return {**self.of_workload(workload_uid), **labels} if workload_uid else labels
 
     def of_workload(self, uid: str) -> Mapping[str, str]:
         """Return the labels of a workload; one that is gone, or not known yet, has none."""
-        workload = self._workloads.view().objects.get(uid)
+        workload = self.workloads.view().objects.get(uid)
         return workload.labels if workload is not None else _NO_LABELS

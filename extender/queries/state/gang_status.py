@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.log.events import GroupRecord
 from extender.core.log.gang_phase import (
     MinimumStatus,
     effective_phase,
     minimum_status,
+    roots_of,
     undecided_reason,
     waiting_since_us,
 )
-from extender.core.log.reservation_state import GangState, MemberLoss
+from extender.core.log.reservation_state import GangState, MemberLoss, WorkloadTree
+from extender.core.model.ids import GangUid
 from extender.core.model.message_formatting import counted, spaced
 from extender.queries.log.event_dto import loss_reason, rfc3339
 
@@ -37,6 +40,62 @@ class RootWorkload(msgspec.Struct, frozen=True, gc=False):
     uid: str = ""
     # the children that its groups require now, by kind and name
     required: Mapping[tuple[str, str], tuple[str, ...]] = {}
+
+
+class RootKey(msgspec.Struct, frozen=True, gc=False):
+    """A root group: namespace/name and kind."""
+
+    gang: str
+    kind: str
+
+
+def workloads_of_roots(trees: Iterable[WorkloadTree]) -> Mapping[RootKey, RootWorkload]:
+    """Return the workload that each root group was made for.
+
+    A root that a user wrote, above the groups of workloads, is not there.
+    """
+    return {RootKey(*root): root_workload(tree) for tree in trees for root in roots_of(tree)}
+
+
+def suspended_roots(
+    gangs: Iterable[GangState], made_for: Mapping[RootKey, RootWorkload]
+) -> Iterator[GangState]:
+    """Yield the root groups of suspended workloads that have had no pod yet, so that the log has no gang for them.
+
+    Their UID is empty, and they are observed since the workload was recorded as suspended.
+    """
+    suspended = {key: workload for key, workload in made_for.items() if workload.suspended}
+    if suspended:
+        for gang in gangs:
+            suspended.pop(RootKey(gang.gang, gang.kind), None)
+    for key, workload in suspended.items():
+        yield GangState(
+            uid=GangUid(""), gang=key.gang, kind=key.kind, observed_us=workload.recorded_us
+        )
+
+
+def root_workload(tree: WorkloadTree) -> RootWorkload:
+    """Return the workload of a tree."""
+    return RootWorkload(
+        f"{tree.kind}/{tree.workload}",
+        tree.suspended,
+        tree.resumed_us,
+        tree.at_us,
+        {(group.kind, group.name): group.minimum for group in tree.groups},
+        tree.uid,
+        {(group.kind, group.name): group.required for group in tree.groups},
+    )
+
+
+def root_groups(tree: WorkloadTree) -> list[tuple[str, str, str]]:
+    """Return kind, name and parent of the groups of a workload that are below none of its own.
+
+    One with a parent is below a root that a user wrote.
+    """
+    names = {group.name for group in tree.groups}
+    groups = [(group.kind, group.name, group.parent) for group in tree.groups]
+    groups += [("PodGroup", group.name, group.parent) for group in tree.adopted]
+    return [group for group in groups if group[2] not in names]
 
 
 class GangStatus(msgspec.Struct, frozen=True, gc=False):
@@ -109,7 +168,7 @@ def _groups_now(groups: tuple[GroupRecord, ...], made_for: RootWorkload) -> tupl
         required = made_for.required.get(key, group.required)
         if (minimum, required) == (group.minimum, group.required):
             return group
-        return msgspec.structs.replace(group, minimum=minimum, required=required)
+        return replace(group, minimum=minimum, required=required)
 
     return tuple(map(now, groups))
 
@@ -122,7 +181,6 @@ def loss_text(loss: MemberLoss) -> str:
 
 
 def _last_loss_text(root: GangState, minimum: MinimumStatus, state: str) -> str:
-    """Return the sentence about the last loss of a gang whose minimum is not bound any more."""
     loss = root.last_loss
     counts = f"{minimum.present} of {counted(minimum.needed, 'pod')} of the minimum {'is' if minimum.needed == 1 else 'are'} there"
     if loss is None:

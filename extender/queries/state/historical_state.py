@@ -74,11 +74,7 @@ class StateDiff(StateDifference, frozen=True, kw_only=True, gc=False):
 
 
 class HistoricalState:
-    """Answers queries about states of the past.
-
-    Args:
-        event_log: The log to read; not the instance that the leader appends with.
-    """
+    """Answers queries about states of the past; `event_log`: the log to read; not the instance that the leader appends with."""
 
     def __init__(self, event_log: EventLog, snapshots: Snapshots, reader: EventQueries) -> None:
         self._log = event_log
@@ -113,11 +109,7 @@ class HistoricalState:
     async def state_at(
         self, at: str, readers: Visibility = EVERYTHING
     ) -> tuple[PointInTime, ReservationState]:
-        """Return the whole state at a time or position, for reading only.
-
-        Args:
-            at: Time (RFC 3339 with offset) or position; empty: the end of the log.
-        """
+        """Return the whole state at a time or position, for reading only; `at`: time (RFC 3339 with offset) or position; empty: the end of the log."""
         moment = await self._moment(at, "at", await self._end())
         with gc_paused():
             state = await self.folded(moment)
@@ -126,10 +118,7 @@ class HistoricalState:
     async def difference(
         self, at: str, other: str, scope: Scope, readers: Visibility = EVERYTHING
     ) -> StateDiff:
-        """Return what changed between two points in time.
-
-        Args:
-            at: Time (RFC 3339 with offset) or position; empty: the end of the log.
+        """Return what changed between two points in time, each named as for `state`.
 
         Raises:
             NotFound: The log has no event about the node or the namespace, or no node of the domain.
@@ -194,7 +183,6 @@ class HistoricalState:
         return end
 
     async def _moment(self, text: str, field: str, end: LogHead) -> PointInTime:
-        """Return the point in time that a text of a query means."""
         if not text:
             return _moment(text, end)
         if text.isascii() and text.isdigit():

@@ -150,11 +150,7 @@ def _closed(pieces: list[bytes]) -> list[bytes]:
 
 
 def node_line(node: Node, pods: Mapping[PodUid, Pod]) -> NodeLine:
-    """Return a node with the sums of the requests of its pods.
-
-    Args:
-        pods: Pods that are assigned to it and have not ended.
-    """
+    """Return a node with the sums of the requests of its pods; `pods`: pods that are assigned to it and have not ended."""
     members = [pod for pod in pods.values() if pod.group is not None]
     ordinary = [pod for pod in pods.values() if pod.group is None]
     return NodeLine(

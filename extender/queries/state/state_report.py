@@ -26,29 +26,14 @@ from extender.core.model.ids import GangUid, NodeName
 from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.queries.log.event_dto import rfc3339
-from extender.queries.state.gang_status import PENDING, RootWorkload, gang_status
-from extender.queries.state.state_dto import (
-    CapacityHoldAt,
-    ControlPlaneAt,
-    GangAt,
-    GangBrief,
-    GangChange,
-    GroupAt,
-    MemberAt,
-    MemberChange,
-    MemberLossAt,
-    MemberPlacement,
-    NodeAt,
-    OthersAt,
-    PodAt,
-    PreemptionAt,
-    Scope,
-    StateDifference,
-    StateReport,
-    Totals,
-    VictimAt,
+from extender.queries.state import state_dto
+from extender.queries.state.gang_status import (
+    PENDING,
+    RootKey,
+    RootWorkload,
+    gang_status,
+    workloads_of_roots,
 )
-from extender.queries.state.workload_trees import RootKey, workloads_of_roots
 
 _NOTHING: dict[str, int] = {}
 _BY_GANG = attrgetter("gang", "uid")
@@ -65,8 +50,8 @@ ORDINARY = "Ordinary pods are not in the log: their usage of a node at that time
 
 
 def build_state_report(
-    whole: ReservationState, scope: Scope, readers: Visibility = EVERYTHING
-) -> StateReport:
+    whole: ReservationState, scope: state_dto.Scope, readers: Visibility = EVERYTHING
+) -> state_dto.StateReport:
     """Return the requested part of a state.
 
     With a node or a domain: the gangs that have something there, with all their members, and only those nodes. With a
@@ -85,7 +70,7 @@ def build_state_report(
     if scope.states:
         preemptions = [preemption for preemption in preemptions if preemption.gang_uid in selected]
     gangs = sorted((gang_at(root, made_for) for root in roots), key=_BY_GANG)
-    others: Mapping[str, tuple[OthersAt, ...]] = {}
+    others: Mapping[str, tuple[state_dto.OthersAt, ...]] = {}
     if not (readers.everything or scope.namespace or scope.states):
         others = _others(whole, readers, nodes_asked)
     holds = _holds(state, roots, nodes_asked)
@@ -102,14 +87,14 @@ def build_state_report(
         if mover is not None and is_asked:
             claims.append((mover.gang, _of_claims([claim])))
     nodes = _nodes(gangs, claims, labels, nodes_asked, others)
-    totals = Totals(
+    totals = state_dto.Totals(
         gangs=len(gangs),
         pending=sum(g.state in PENDING for g in gangs),
         reserved=sum(g.reserved for g in gangs),
         bound=sum(g.bound for g in gangs),
         nodes=len(nodes),
     )
-    return StateReport(
+    return state_dto.StateReport(
         totals=totals,
         gangs=gangs,
         nodes=nodes,
@@ -120,10 +105,12 @@ def build_state_report(
     )
 
 
-def _control_plane(detected: ControlPlaneFeaturesDetected | None) -> ControlPlaneAt | None:
+def _control_plane(
+    detected: ControlPlaneFeaturesDetected | None,
+) -> state_dto.ControlPlaneAt | None:
     if detected is None:
         return None
-    return ControlPlaneAt(
+    return state_dto.ControlPlaneAt(
         served=list(detected.served),
         dropped_fields=dropped_field_texts(detected),
         untested=list(detected.untested),
@@ -136,9 +123,9 @@ def _control_plane(detected: ControlPlaneFeaturesDetected | None) -> ControlPlan
 def compare(
     before: ReservationState,
     after: ReservationState,
-    scope: Scope,
+    scope: state_dto.Scope,
     readers: Visibility = EVERYTHING,
-) -> StateDifference:
+) -> state_dto.StateDifference:
     """Return the differences between two states, for gangs that are in the requested part of either, and that readers see."""
     labels = [topology_of(state) if scope.domain else {} for state in (before, after)]
     before, after = visible_state(before, readers), visible_state(after, readers)
@@ -146,8 +133,8 @@ def compare(
     for state, named in zip((before, after), labels, strict=True):
         nodes = _wanted_nodes(scope, named)
         uids |= dict.fromkeys(root.uid for root in _roots(state, scope, nodes))
-    gangs: list[GangChange] = []
-    members: list[MemberChange] = []
+    gangs: list[state_dto.GangChange] = []
+    members: list[state_dto.MemberChange] = []
     made_for = [workloads_of_roots(state.trees.values()) for state in (before, after)]
     for uid in uids:
         old, new = before.gangs.get(uid), after.gangs.get(uid)
@@ -157,13 +144,17 @@ def compare(
         if was != now:
             change = "new" if was is None else "removed" if now is None else "changed"
             gangs.append(
-                GangChange(gang=newest.gang, uid=uid, change=change, before=was, after=now)
+                state_dto.GangChange(
+                    gang=newest.gang, uid=uid, change=change, before=was, after=now
+                )
             )
         members += _moves(newest, old, new)
     gangs.sort(key=_BY_GANG)
     members.sort(key=_BY_POD)
     roots = [root for uid in uids if (root := after.gangs.get(uid)) is not None]
-    return StateDifference(gangs=gangs, members=members, limitations=_not_known(roots, scope))
+    return state_dto.StateDifference(
+        gangs=gangs, members=members, limitations=_not_known(roots, scope)
+    )
 
 
 def topology_of(
@@ -183,12 +174,12 @@ def topology_of(
 
 def gang_at(
     root: GangState, made_for: Mapping[RootKey, RootWorkload], *, with_members: bool = True
-) -> GangAt:
+) -> state_dto.GangAt:
     """Return a gang in the form of the API, with or without its members."""
     answer = root.last_decision
     workload = made_for.get(RootKey(root.gang, root.kind))
     status = gang_status(root, workload)
-    return GangAt(
+    return state_dto.GangAt(
         gang=root.gang,
         uid=root.uid,
         kind=root.kind,
@@ -215,10 +206,10 @@ def gang_at(
     )
 
 
-def _loss_at(loss: MemberLoss | None) -> MemberLossAt | None:
+def _loss_at(loss: MemberLoss | None) -> state_dto.MemberLossAt | None:
     if loss is None:
         return None
-    return MemberLossAt(
+    return state_dto.MemberLossAt(
         pod=loss.pod,
         uid=loss.uid,
         node=loss.node,
@@ -230,12 +221,12 @@ def _loss_at(loss: MemberLoss | None) -> MemberLossAt | None:
     )
 
 
-def _members(root: GangState) -> list[MemberAt]:
+def _members(root: GangState) -> list[state_dto.MemberAt]:
     """Return all members in the form of the API, by name; without a call for each, because there are thousands."""
     members = _of_claims(root.reservations.values())
     if root.bound:
         members += [
-            MemberAt(
+            state_dto.MemberAt(
                 pod=m.pod, uid=m.uid, group=m.group, node=m.node, state="bound", extra=False, requests=m.requests
             )
             for m in root.bound.values()
@@ -244,13 +235,13 @@ def _members(root: GangState) -> list[MemberAt]:
     return members
 
 
-def _groups(root: GangState) -> list[GroupAt]:
+def _groups(root: GangState) -> list[state_dto.GroupAt]:
     if not root.groups:
         return []
     reserved = _counted(root.groups, root.reservations.values()) if root.reservations else _NOTHING
     bound = _counted(root.groups, root.bound.values()) if root.bound else _NOTHING
     return [
-        GroupAt(
+        state_dto.GroupAt(
             name=g.name,
             kind=g.kind,
             parent=g.parent,
@@ -284,7 +275,7 @@ def _counted(
 
 
 def _wanted_nodes(
-    scope: Scope, labels: Mapping[NodeName, dict[str, str]]
+    scope: state_dto.Scope, labels: Mapping[NodeName, dict[str, str]]
 ) -> frozenset[NodeName] | None:
     """Return the requested nodes, or None for all."""
     if scope.node:
@@ -295,7 +286,7 @@ def _wanted_nodes(
 
 
 def _roots(
-    state: ReservationState, scope: Scope, nodes: frozenset[NodeName] | None
+    state: ReservationState, scope: state_dto.Scope, nodes: frozenset[NodeName] | None
 ) -> list[GangState]:
     promised = {p.gang_uid for p in _preemptions(state, scope, nodes)} if nodes is not None else ()
     made_for = workloads_of_roots(state.trees.values()) if scope.states else {}
@@ -317,7 +308,7 @@ def _has_some_of(root: GangState, nodes: frozenset[NodeName]) -> bool:
 
 
 def _preemptions(
-    state: ReservationState, scope: Scope, nodes: frozenset[NodeName] | None
+    state: ReservationState, scope: state_dto.Scope, nodes: frozenset[NodeName] | None
 ) -> list[PendingPreemption]:
     selected = [
         p
@@ -333,19 +324,19 @@ def _preemptions(
 
 
 def _nodes(
-    gangs: Iterable[GangAt],
-    claims: Iterable[tuple[str, list[MemberAt]]],
+    gangs: Iterable[state_dto.GangAt],
+    claims: Iterable[tuple[str, list[state_dto.MemberAt]]],
     labels: Mapping[NodeName, dict[str, str]],
     selected: frozenset[NodeName] | None,
-    others: Mapping[str, tuple[OthersAt, ...]],
-) -> list[NodeAt]:
-    pods: dict[str, list[PodAt]] = {}
+    others: Mapping[str, tuple[state_dto.OthersAt, ...]],
+) -> list[state_dto.NodeAt]:
+    pods: dict[str, list[state_dto.PodAt]] = {}
     of_gangs = ((gang.gang, gang.members) for gang in gangs)
     for gang, members in chain(of_gangs, claims):
         for member in members:
             node = member.node
             if selected is None or node in selected:
-                pod = PodAt(
+                pod = state_dto.PodAt(
                     pod=member.pod, uid=member.uid, gang=gang, group=member.group, state=member.state,
                     requests=member.requests,
                 )  # fmt: skip
@@ -361,7 +352,7 @@ def _nodes(
 
 def _others(
     state: ReservationState, readers: Visibility, nodes: frozenset[NodeName] | None
-) -> Mapping[str, tuple[OthersAt, ...]]:
+) -> Mapping[str, tuple[state_dto.OthersAt, ...]]:
     """Return by node the sums of the members that readers do not see, by state and priority."""
     by_node: dict[str, dict[tuple[str, int], tuple[int, dict[str, int]]]] = {}
     for node, kind, priority, requests in _hidden_members(state, readers):
@@ -371,7 +362,7 @@ def _others(
             sums[kind, priority] = (count + 1, _sum(total, requests))
     return {
         node: tuple(
-            OthersAt(state=kind, priority=priority, pods=count, requests=total)
+            state_dto.OthersAt(state=kind, priority=priority, pods=count, requests=total)
             for (kind, priority), (count, total) in sorted(sums.items())
         )
         for node, sums in by_node.items()
@@ -398,8 +389,11 @@ def _hidden_members(
 
 
 def _node_at(
-    node: str, pods: list[PodAt], labels: dict[str, str], others: tuple[OthersAt, ...]
-) -> NodeAt:
+    node: str,
+    pods: list[state_dto.PodAt],
+    labels: dict[str, str],
+    others: tuple[state_dto.OthersAt, ...],
+) -> state_dto.NodeAt:
     """Return a node with the sums of requests of its pods, and of those that the caller does not see."""
     sums: dict[str, dict[str, int]] = {}
     for pod in pods:
@@ -409,7 +403,7 @@ def _node_at(
         sums[other.state] = _sum(sums.get(other.state, _NOTHING), other.requests)
     if len(pods) > 1:
         pods.sort(key=_BY_POD)
-    return NodeAt(
+    return state_dto.NodeAt(
         node=node,
         topology=labels if all(labels.values()) else {k: v for k, v in labels.items() if v},
         pods=pods,
@@ -429,10 +423,10 @@ def _sum(amounts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     return total
 
 
-def _of_claims(claims: Iterable[CapacityClaim]) -> list[MemberAt]:
+def _of_claims(claims: Iterable[CapacityClaim]) -> list[state_dto.MemberAt]:
     """Return claims in the form of the API, which has leaf and `extra` of a preemptor's members only with their reservations."""
     return [
-        MemberAt(
+        state_dto.MemberAt(
             pod=claim.pod, uid=claim.uid, group="" if claim.kind == "preemption" else claim.group, node=claim.node,
             state=CLAIM_STATES[claim.kind], extra=claim.extra and claim.kind == "reservation", requests=claim.requests,
         )
@@ -440,8 +434,8 @@ def _of_claims(claims: Iterable[CapacityClaim]) -> list[MemberAt]:
     ]  # fmt: skip
 
 
-def _preemption_at(preemption: PendingPreemption) -> PreemptionAt:
-    return PreemptionAt(
+def _preemption_at(preemption: PendingPreemption) -> state_dto.PreemptionAt:
+    return state_dto.PreemptionAt(
         preemption=preemption.id,
         position=preemption.position,
         planned=rfc3339(preemption.at_us),
@@ -452,7 +446,7 @@ def _preemption_at(preemption: PendingPreemption) -> PreemptionAt:
         ended=preemption.ended,
         evicted=preemption.evicted,
         victims=[
-            VictimAt(pod=v.pod, uid=v.uid, unit=v.unit, node=v.node)
+            state_dto.VictimAt(pod=v.pod, uid=v.uid, unit=v.unit, node=v.node)
             for v in sorted(preemption.victims.values(), key=_BY_POD)
         ],
         claims=sorted(_of_claims(claims_of((), [preemption], ())), key=_BY_POD),
@@ -478,8 +472,8 @@ def _holds(
     return sorted(holds, key=lambda hold: hold.position)
 
 
-def _hold_at(hold: CapacityHold) -> CapacityHoldAt:
-    return CapacityHoldAt(
+def _hold_at(hold: CapacityHold) -> state_dto.CapacityHoldAt:
+    return state_dto.CapacityHoldAt(
         hold=hold.hold,
         position=hold.position,
         held=rfc3339(hold.at_us),
@@ -493,7 +487,7 @@ def _hold_at(hold: CapacityHold) -> CapacityHoldAt:
     )
 
 
-def _not_known(roots: Iterable[GangState], scope: Scope) -> list[str]:
+def _not_known(roots: Iterable[GangState], scope: state_dto.Scope) -> list[str]:
     limitations = [ORDINARY]
     bound = [m for root in roots for m in root.bound.values()]
     without_requests = sum(not m.requests for m in bound)
@@ -509,11 +503,13 @@ def _not_known(roots: Iterable[GangState], scope: Scope) -> list[str]:
     return limitations
 
 
-def _brief(root: GangState | None, made_for: Mapping[RootKey, RootWorkload]) -> GangBrief | None:
+def _brief(
+    root: GangState | None, made_for: Mapping[RootKey, RootWorkload]
+) -> state_dto.GangBrief | None:
     if root is None:
         return None
     status = gang_status(root, made_for.get(RootKey(root.gang, root.kind)))
-    return GangBrief(
+    return state_dto.GangBrief(
         state=status.state,
         priority=root.priority,
         reserved=len(root.reservations),
@@ -523,14 +519,16 @@ def _brief(root: GangState | None, made_for: Mapping[RootKey, RootWorkload]) -> 
     )
 
 
-def _moves(newest: GangState, old: GangState | None, new: GangState | None) -> list[MemberChange]:
+def _moves(
+    newest: GangState, old: GangState | None, new: GangState | None
+) -> list[state_dto.MemberChange]:
     if old and new and (old.reservations, old.bound) == (new.reservations, new.bound):
         return []
     was, now = _placements(old), _placements(new)
     names = {uid: name for members in (was, now) for uid, (name, _) in members.items()}
     places = {uid: (was.get(uid, _NO_PLACE)[1], now.get(uid, _NO_PLACE)[1]) for uid in names}
     return [
-        MemberChange(
+        state_dto.MemberChange(
             pod=name, uid=uid, gang=newest.gang, before=places[uid][0], after=places[uid][1]
         )
         for uid, name in names.items()
@@ -538,13 +536,13 @@ def _moves(newest: GangState, old: GangState | None, new: GangState | None) -> l
     ]
 
 
-def _placements(root: GangState | None) -> dict[str, tuple[str, MemberPlacement]]:
+def _placements(root: GangState | None) -> dict[str, tuple[str, state_dto.MemberPlacement]]:
     """Return name and place of the members of a gang, by UID."""
     if root is None:
         return {}
     members = (("reserved", root.reservations.values()), ("bound", root.bound.values()))
     return {
-        str(member.uid): (member.pod, MemberPlacement(state=state, node=member.node))
+        str(member.uid): (member.pod, state_dto.MemberPlacement(state=state, node=member.node))
         for state, some in members
         for member in some
     }

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from extender.core.log.gang_phase import roots_of
 from extender.core.log.reservation_state import GangState, ReservationState, WorkloadTree
-from extender.core.model.ids import GangUid
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.gang_selection import GangSelection, ObjectLabels
-from extender.queries.state.gang_status import RootWorkload, gang_status
+from extender.queries.state.gang_status import RootWorkload, gang_status, root_groups, root_workload
 
 
 class TreeRoot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -50,50 +48,6 @@ class TreeAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     time: str  # RFC 3339, UTC
 
 
-class RootKey(msgspec.Struct, frozen=True, gc=False):
-    """A root group: namespace/name and kind."""
-
-    gang: str
-    kind: str
-
-
-def workloads_of_roots(trees: Iterable[WorkloadTree]) -> Mapping[RootKey, RootWorkload]:
-    """Return the workload that each root group was made for.
-
-    A root that a user wrote, above the groups of workloads, is not there.
-    """
-    return {RootKey(*root): _root_workload(tree) for tree in trees for root in roots_of(tree)}
-
-
-def suspended_roots(
-    gangs: Iterable[GangState], made_for: Mapping[RootKey, RootWorkload]
-) -> Iterator[GangState]:
-    """Yield the root groups of suspended workloads that have had no pod yet, so that the log has no gang for them.
-
-    Their UID is empty, and they are observed since the workload was recorded as suspended.
-    """
-    suspended = {key: workload for key, workload in made_for.items() if workload.suspended}
-    if suspended:
-        for gang in gangs:
-            suspended.pop(RootKey(gang.gang, gang.kind), None)
-    for key, workload in suspended.items():
-        yield GangState(
-            uid=GangUid(""), gang=key.gang, kind=key.kind, observed_us=workload.recorded_us
-        )
-
-
-def _root_workload(tree: WorkloadTree) -> RootWorkload:
-    return RootWorkload(
-        f"{tree.kind}/{tree.workload}",
-        tree.suspended,
-        tree.resumed_us,
-        tree.at_us,
-        {(group.kind, group.name): group.minimum for group in tree.groups},
-        tree.uid,
-        {(group.kind, group.name): group.required for group in tree.groups},
-    )
-
-
 def trees_at(
     state: ReservationState,
     selection: GangSelection,
@@ -119,20 +73,9 @@ def trees_at(
             yield line
 
 
-def root_groups(tree: WorkloadTree) -> list[tuple[str, str, str]]:
-    """Return kind, name and parent of the groups of a workload that are below none of its own.
-
-    One with a parent is below a root that a user wrote.
-    """
-    names = {group.name for group in tree.groups}
-    groups = [(group.kind, group.name, group.parent) for group in tree.groups]
-    groups += [("PodGroup", group.name, group.parent) for group in tree.adopted]
-    return [group for group in groups if group[2] not in names]
-
-
 def _tree_at(tree: WorkloadTree, gangs: Mapping[str, GangState]) -> TreeAt:
     namespace = tree.workload.partition("/")[0]
-    made_for = _root_workload(tree)
+    made_for = root_workload(tree)
     return TreeAt(
         workload=tree.workload,
         kind=tree.kind,

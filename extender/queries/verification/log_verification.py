@@ -90,7 +90,7 @@ class LogVerification:
         self._chain = b""
         self._first = b""
         self._epoch = Epoch(0)
-        self._losses: list[RecordedLoss] = []
+        self._losses: list[RecordedEvent] = []
         self._findings = Findings(FINDINGS_MAX)
         self._indexed = Position(0)  # names in events are compared up to here
         self._names: dict[int, int] = {}  # how many the index should have, by block
@@ -190,14 +190,13 @@ class LogVerification:
         await self._compare_rows(completed, fixed_only=False)
 
     def _fold(self, events: Sequence[RecordedEvent]) -> None:
-        """Fold events, and compute their interval rows."""
         for event in events:
             if event.epoch < self._epoch:
                 text = f"its epoch is {event.epoch}, the event before it has epoch {self._epoch}"
                 self._report("forged-epoch", event.position, text)
             self._epoch = event.epoch
             if isinstance(event.data, HistoryTruncated):
-                self._losses.append(RecordedLoss(event.position, event.epoch))
+                self._losses.append(event)
             if event.position <= self._projected:
                 self._rows.apply(event)
         try:
@@ -334,8 +333,7 @@ class LogVerification:
         if not self._broken:
             await self._compare_open_rows()
             await self._compare_indexed()
-            end = VerifiedEnd(position=self._end, first=self._first, lease_epoch=lease)
-            findings = self._anchors.findings(end, self._losses)
+            findings = self._anchors.findings(self._end, self._first, lease, self._losses)
         else:
             findings = iter(self._anchors.forged)
         for finding in findings:
@@ -405,21 +403,6 @@ def row_fault(
     return ""
 
 
-class RecordedLoss(msgspec.Struct, frozen=True):
-    """A `HistoryTruncated` of the log."""
-
-    position: Position
-    epoch: Epoch
-
-
-class VerifiedEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of the log, and what identifies it."""
-
-    position: Position
-    first: bytes  # hash of the event at position 1; empty for an empty log
-    lease_epoch: Epoch
-
-
 class AnchorComparison:
     """Anchors in the order of their publication, and whether the log has them.
 
@@ -443,8 +426,15 @@ class AnchorComparison:
         """Record whether the log has the hash of an anchor at its position."""
         self._matches[index] = matches
 
-    def findings(self, end: VerifiedEnd, losses: Sequence[RecordedLoss]) -> Iterator[LogFinding]:
-        """Yield what anchors prove about a log that was compared up to its end."""
+    def findings(
+        self, end: Position, first: bytes, lease_epoch: Epoch, losses: Sequence[RecordedEvent]
+    ) -> Iterator[LogFinding]:
+        """Yield what anchors prove about a log that was compared up to its end.
+
+        Args:
+            first: Hash of the event at position 1; empty for an empty log.
+            losses: Each `HistoryTruncated` of the log.
+        """
         yield from self.forged
         judged = [
             (index, anchor)
@@ -457,47 +447,47 @@ class AnchorComparison:
         )
         if not differing:
             return
-        if end.position == 0:
+        if end == 0:
             newest = max(anchor.position for _, anchor in differing)
             text = f"the log is empty; it had {newest} events when its end was published"
-            yield _finding("log-truncated", 0, text)
+            yield LogFinding("log-truncated", 0, text)
             return
-        others = [a for _, a in differing if a.first and a.first != end.first]
+        others = [a for _, a in differing if a.first and a.first != first]
         if others:
             text = "the first event is not that of the log whose end was published"
-            yield _finding("other-database", 1, text)
+            yield LogFinding("other-database", 1, text)
             return
-        inside = [(i, a) for i, a in differing if a.position <= end.position]
+        inside = [(i, a) for i, a in differing if a.position <= end]
         rewritten = []
         for index, anchor in inside:
             if any(later.position >= anchor.position for later in self._later(index)):
                 text = "an anchor that was published later and at a higher position matches the log, this one does not"
-                yield _finding("forged-anchor", anchor.position, text)
+                yield LogFinding("forged-anchor", anchor.position, text)
             else:
                 rewritten.append(anchor)
         if rewritten:
-            first = min(anchor.position for anchor in rewritten)
+            lowest = min(anchor.position for anchor in rewritten)
             text = (
-                f"the hash at position {first} is not the published one, although the chain is unbroken: "
-                f"an event from position {last_matching + 1} to {first} was changed, and all later hashes computed again"
+                f"the hash at position {lowest} is not the published one, although the chain is unbroken: "
+                f"an event from position {last_matching + 1} to {lowest} was changed, and all later hashes computed again"
             )
-            yield _finding("rewritten", last_matching + 1, text)
-        beyond = [a for _, a in differing if a.position > end.position]
+            yield LogFinding("rewritten", last_matching + 1, text)
+        beyond = [a for _, a in differing if a.position > end]
         if beyond:
             newest = max(anchor.position for anchor in beyond)
             epoch = max(anchor.epoch for anchor in beyond)
-            if end.lease_epoch < epoch:
+            if lease_epoch < epoch:
                 text = (
-                    f"the log ends at position {end.position} and its lease at epoch {end.lease_epoch}; "
+                    f"the log ends at position {end} and its lease at epoch {lease_epoch}; "
                     f"position {newest} of epoch {epoch} was published"
                 )
-                yield _finding("older-copy", end.position + 1, text)
+                yield LogFinding("older-copy", end + 1, text)
             else:
                 text = (
-                    f"the log ends at position {end.position}; position {newest} was published, and the lease "
+                    f"the log ends at position {end}; position {newest} was published, and the lease "
                     f"knows its epoch {epoch}: events were deleted"
                 )
-                yield _finding("tail-deleted", end.position + 1, text)
+                yield LogFinding("tail-deleted", end + 1, text)
 
     def _later(self, index: int) -> Iterator[Anchor]:
         """Yield the anchors that were published after one and that the log has."""
@@ -505,7 +495,7 @@ class AnchorComparison:
             if self._matches.get(later, False):
                 yield self.trusted[later]
 
-    def _excused(self, index: int, losses: Sequence[RecordedLoss]) -> bool:
+    def _excused(self, index: int, losses: Sequence[RecordedEvent]) -> bool:
         """Return whether a recorded loss of history explains why the log does not have an anchor.
 
         The loss must be covered by an anchor that was published after it and that the log has: otherwise one who changes the
@@ -529,8 +519,4 @@ def _forged(anchor: Anchor, state: SignatureState, keys: LogKeys) -> LogFinding:
         "unknown key": f"an anchor is signed by key {anchor.key}, which is not one of {accepted}",
         "invalid": f"the signature of an anchor by key {anchor.key} is wrong: its fields were changed",
     }[state]
-    return _finding("forged-anchor", anchor.position, text)
-
-
-def _finding(kind: TamperKind, position: int, text: str) -> LogFinding:
-    return LogFinding(kind=kind, position=position, message=text)
+    return LogFinding("forged-anchor", anchor.position, text)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import difflib
 import functools
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import extender
 from extender.core.log.events import GangUnschedulable
 from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
@@ -698,3 +701,28 @@ async def test_what_did_not_help_lost_members(choice, expected):
         await stage.settled()
         later = await explaining(stage)("g")
         assert not [text for text in later.reasons if text.startswith("lostMembers")]
+
+
+FILES_MAX = 56  # of extender/, see CONTRIBUTING.md, "Size of the house"
+
+
+async def test_a_refusal_runs_through_few_files() -> None:
+    """A question about a gang of five pods of a whole node each on four nodes, with the plan in the same process."""
+    package = Path(extender.__file__).parent
+    called: set[str] = set()
+    async with a_stage(*a_gang("g", pods=5, requests=WHOLE)) as stage:
+        ask = await led(stage)
+        task = asyncio.current_task()
+
+        def follow(frame, *_):
+            if asyncio.current_task() is task:
+                called.add(frame.f_code.co_filename)
+
+        sys.setprofile(follow)
+        try:
+            explanation = await ask("g")
+        finally:
+            sys.setprofile(None)
+    assert failing(explanation) == ("fits an empty cluster", "no")
+    files = sorted(file for file in called if Path(file).is_relative_to(package))
+    assert len(files) <= FILES_MAX, "\n".join(files)
