@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from immutables import Map
@@ -26,7 +26,6 @@ from extender.core.log.reservation_state import (
     RejectionKey,
     Reservation,
     ReservationState,
-    claims_of,
 )
 from extender.core.model.cluster_view import ClusterView, with_pod
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
@@ -65,6 +64,7 @@ from extender.core.workloads.workload_object import LEAF_LABEL, MANAGED_BY, MIN_
 # The proof comes first: the planner has refused the tree as impossible, and no node has gained capacity since. Then the required
 # key of a group with `Widen` is a wish, and of a gang with `GiveUp` all pods are evicted, if the whole tree fits without them.
 
+T = TypeVar("T")
 _PROVED: Final = "impossible"  # outcome of the last decision
 
 
@@ -191,16 +191,18 @@ def vacated(
         for pod in tree.pods:
             if pod.node is not None and not pod.deleting:
                 view = with_pod(view, msgspec.structs.replace(pod, node=None, nominated=None))
-    left = {uid: gang for uid, gang in state.gangs.items() if uid not in uids}
-    preemptions = {uid: each for uid, each in state.preemptions.items() if uid not in uids}
-    holds = {uid: hold for uid, hold in state.capacity_holds.items() if uid not in uids}
+
+    def left(of_gang: Map[GangUid, T]) -> Map[GangUid, T]:
+        return Map({uid: each for uid, each in of_gang.items() if uid not in uids})
+
+    claims = (claim for on_node in state.claims_on.values() for claim in on_node.values())
     return view, msgspec.structs.replace(
         state,
-        gangs=Map(left),
+        gangs=left(state.gangs),
         gang_of=Map({pod: uid for pod, uid in state.gang_of.items() if uid not in uids}),
-        preemptions=Map(preemptions),
-        capacity_holds=Map(holds),
-        claims_on=claims_by_node(claims_of(left.values(), preemptions.values(), holds.values())),
+        preemptions=left(state.preemptions),
+        capacity_holds=left(state.capacity_holds),
+        claims_on=claims_by_node(claim for claim in claims if claim.gang_uid not in uids),
     )
 
 
