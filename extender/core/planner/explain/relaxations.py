@@ -570,6 +570,7 @@ def _others(
     if exclusive := [groups[r.object] for r in conflict if r.kind == "exclusive" and not r.part]:
         yield from _sharing(solver, exclusive)
     for requirement in conflict:
+        change: Relaxation | None = None  # to be tried
         match requirement.kind, requirement.part:
             case (
                 "reservation",
@@ -580,30 +581,30 @@ def _others(
                     f"the capacity reserved for other trees on {join_names(names)} becomes free, "
                     "and no other pod uses these nodes"
                 )
-                yield from _if_it_helps(
-                    solver, Relaxation(kind="reservation", text=text, nodes=names)
-                )
+                change = Relaxation(kind="reservation", text=text, nodes=names)
             case "exclusive", "otherTrees":
                 text = f"exclusive groups of other trees leave {join_names(closed_texts(request.closed or ()))}"
-                yield from _if_it_helps(solver, Relaxation(kind="exclusive", text=text))
+                change = Relaxation(kind="exclusive", text=text)
             case "selector", "podRules":
                 yield from _reduced(solver, [*range(len(request.rules))], without_rules)
             case "selector", "volumes":
                 text = f"a volume that other nodes can use, instead of the {volume_text(request.shapes)}"
-                yield from _if_it_helps(solver, Relaxation(kind="volumes", text=text))
+                change = Relaxation(kind="volumes", text=text)
             case "selector", _:
                 text = "drop the node selectors and required affinity"
-                yield from _if_it_helps(solver, Relaxation(kind="selector", text=text))
+                change = Relaxation(kind="selector", text=text)
             case "topology", _:
                 dropped = _with_other_slices(groups, [groups[requirement.object]])
                 form = solver.form({g.key: RequirementChange(topology=()) for g in dropped})
-                change = without_topology(solver, dropped) if form not in tried else None
+                helping = without_topology(solver, dropped) if form not in tried else None
                 tried.add(form)
-                yield from [change] if change is not None else []
+                yield from [helping] if helping is not None else []
             case "taint", _ if requirement == next(r for r in conflict if r.kind == "taint"):
                 yield from _without_taints(solver, {r.part for r in conflict if r.kind == "taint"})
             case _:
                 pass
+        if change is not None and _helps(solver, change):
+            yield change
 
 
 def without_topology(solver: RequirementSolver, groups: list[PlanGroup]) -> Relaxation | None:
@@ -659,11 +660,6 @@ def _helps(solver: RequirementSolver, change: Relaxation) -> bool:
     if request.nodes is not solver.request.nodes:
         table = table.renewed(request.nodes)
     return solver.fits(request, table, NOTHING_LEFT_OUT) is True
-
-
-def _if_it_helps(solver: RequirementSolver, change: Relaxation) -> Iterator[Relaxation]:
-    if _helps(solver, change):
-        yield change
 
 
 def _reduced(
