@@ -7,12 +7,10 @@ placement with it. Where bound members are in no common domain, the conflict is 
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from operator import or_
 from typing import Final, TypeVar
 
 import msgspec
@@ -189,12 +187,6 @@ class PlacementRequirement(msgspec.Struct, frozen=True):
     message: str
     part: ConflictPart = ""
 
-    @property
-    def left_out(self) -> LeftOut:
-        """Return what is left out where it is dropped."""
-        options = OPTIONS.get((self.kind, self.part))
-        return LeftOut(options) if options else LeftOut(groups={self.object: CHANGES[self.kind]})
-
 
 class RequirementSolver:
     """Solves changed requests, within a number of solves and of search nodes."""
@@ -283,7 +275,7 @@ class RequirementSolver:
         forms = self._forms.changed(_left_out(dropped).groups)
         alike: dict[tuple[str, str, int], list[PlacementRequirement]] = {}
         for r in part:
-            alike.setdefault((r.kind, r.part, forms.number(r.left_out.groups)), []).append(r)
+            alike.setdefault((r.kind, r.part, forms.number(_left_out([r]).groups)), []).append(r)
         return max(alike.values(), key=len)
 
 
@@ -293,7 +285,14 @@ def _rejecting(rejected_nodes: tuple[NodeRejection, ...]) -> frozenset[PodUid]:
 
 
 def _left_out(dropped: Iterable[PlacementRequirement]) -> LeftOut:
-    return functools.reduce(or_, (r.left_out for r in dropped), LeftOut())
+    groups: dict[GroupKey, RequirementChange] = {}
+    options = NOTHING_LEFT_OUT
+    for r in dropped:
+        if (r.kind, r.part) in OPTIONS:
+            options |= OPTIONS[r.kind, r.part]
+        else:
+            groups[r.object] = groups.get(r.object, UNCHANGED) | CHANGES[r.kind]
+    return LeftOut(options, groups)
 
 
 # --- the conflict
