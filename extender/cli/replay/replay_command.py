@@ -6,8 +6,9 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, get_args
 from urllib.parse import urlencode
 
 import msgspec
@@ -71,12 +72,11 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     different: tuple[ReplayDifference, ...]
 
 
-class _Batch(msgspec.Struct):
-    """Decisions of a part of the log, in its order; those with an input, and how many have none."""
+class _Batch(NamedTuple):
+    """Decisions of a part of the log, in its order, and those of them that have an input."""
 
     listed: dict[int, EventFields]
     stored: list[StoredDecision]
-    without_input: int
 
 
 def replay(
@@ -200,7 +200,7 @@ async def _read(
         page = await reader.page(event_filter)
         more = page.more and bool(page.events)
         listed: dict[int, EventFields] = {}
-        decisions = []
+        decisions: list[StoredDecision] = []
         digests = {getattr(event.data, "input_digest", "") for event in page.events} - {""}
         loaded = await inputs.load_many(digests)
         for event in page.events:
@@ -214,7 +214,7 @@ async def _read(
             if stored is not None:
                 decision = DecisionWithInput(event.position, data, stored, page.head)
                 decisions.append(stored_decision(decision))
-        yield _Batch(listed, decisions, len(listed) - len(decisions))
+        yield _Batch(listed, decisions)
 
 
 async def _served(source: Ask, event_filter: EventFilter) -> AsyncIterator[_Batch]:
@@ -231,35 +231,35 @@ async def _served(source: Ask, event_filter: EventFilter) -> AsyncIterator[_Batc
             path = f"/v1/decisions/{after}/input"
             stored = await asyncio.to_thread(source, path, StoredDecision, absent=_NOT_STORED)
             decisions += [stored] if stored is not _NOT_STORED else []
-        yield _Batch({e.position: e for e in listed}, decisions, len(listed) - len(decisions))
+        yield _Batch({e.position: e for e in listed}, decisions)
 
 
+@dataclass(slots=True)
 class _Run:
     """A replay of all decisions: what it has found so far."""
 
-    def __init__(
-        self, interpreter: Path, replaced: dict[str, str], processes: int, output: Output
-    ) -> None:
-        self._interpreter = interpreter
-        self._replaced = replaced
-        self._processes = processes
-        self._output = output
-        self._listed: dict[int, EventFields] = {}  # of batches without an answer yet
-        self._different: list[ReplayDifference] = []
-        self._decided = self._without_input = self._last = 0
-        self._version = self._planner = ""
-        self._took_s = 0.0
+    _interpreter: Path
+    _replaced: dict[str, str]
+    _processes: int
+    _output: Output
+    _listed: dict[int, EventFields] = field(
+        default_factory=dict
+    )  # of batches without an answer yet
+    _different: list[ReplayDifference] = field(default_factory=list)
+    _decided: int = 0
+    _without_input: int = 0
+    _last: int = 0
+    _version: str = ""
+    _planner: str = ""
+    _took_s: float = 0.0
 
     async def decide(self, batches: AsyncIterator[_Batch]) -> None:
         """Decide all again, and print what differs as it comes."""
         from extender.cli.replay.replay_processes import replay_pool
 
         budget = self._replaced.get("search_budget")
-        async with replay_pool(
-            self._interpreter,
-            processes=self._processes,
-            budget=int(budget) if budget is not None else None,
-        ) as pool:
+        nodes = int(budget) if budget is not None else None
+        async with replay_pool(self._interpreter, processes=self._processes, budget=nodes) as pool:
             self._version, self._planner = pool.greeting.version, pool.greeting.planner
             began_s = time.monotonic()
             try:
@@ -275,7 +275,7 @@ class _Run:
         self, batches: AsyncIterator[_Batch]
     ) -> AsyncIterator[Sequence[StoredDecision]]:
         async for batch in batches:
-            self._without_input += batch.without_input
+            self._without_input += len(batch.listed) - len(batch.stored)
             if batch.stored:
                 self._listed |= batch.listed
                 yield batch.stored
@@ -303,11 +303,7 @@ class _Run:
             NotFound: There was nothing to compare.
         """
         if not self._decided:
-            within = (
-                f" of this time after position {after}"
-                if is_of_a_time
-                else f" after position {after}"
-            )
+            within = f"{' of this time' if is_of_a_time else ''} after position {after}"
             if not self._without_input:
                 raise NotFound(
                     f"the log has no decision{within}; `gang-extender events` lists what it has"
@@ -356,21 +352,17 @@ def _print_difference(difference: ReplayDifference) -> None:
 
 def _print_answers(result: ReplayResult) -> None:
     """Print what differs, then what was decided and what is decided now."""
-    _print_lines(result.differences)
+    texts = [*result.differences[:SHOWN_MAX]]
+    if len(result.differences) > SHOWN_MAX:
+        texts.append(f"and {len(result.differences) - SHOWN_MAX} more")
     if result.planner_now != result.planner_recorded:
-        _print_lines([f"planner {result.planner_now} instead of {result.planner_recorded}"])
+        texts.append(f"planner {result.planner_now} instead of {result.planner_recorded}")
     for word, answer in (("recorded", result.answer_recorded), ("now", result.answer_now)):
-        for text in _answer_texts(answer) if answer is not None else ():
-            console(wrap=False).print(f"  {word}: {text}")
+        texts += [f"{word}: {text}" for text in _answer_texts(answer)] if answer else []
+    for text in texts:
+        console(wrap=False).print(f"  {text}")
 
 
 def _answer_texts(answer: DecidedAnswer) -> list[str]:
     parts = (("placed ", answer.placed), ("evicts ", answer.evicted), ("", answer.reasons))
     return [f"{word}{join_names(names, SHOWN_MAX)}" for word, names in parts if names]
-
-
-def _print_lines(texts: Sequence[str]) -> None:
-    for text in texts[:SHOWN_MAX]:
-        console(wrap=False).print(f"  {text}")
-    if len(texts) > SHOWN_MAX:
-        console(wrap=False).print(f"  and {len(texts) - SHOWN_MAX} more")

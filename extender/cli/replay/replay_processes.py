@@ -85,8 +85,7 @@ class ReplayProcess:
     """One process, see `replay_worker`."""
 
     def __init__(self, process: asyncio.subprocess.Process, greeting: Greeting) -> None:
-        self._process = process
-        self.greeting = greeting
+        self._process, self.greeting = process, greeting
 
     @classmethod
     async def start(cls, interpreter: Path) -> ReplayProcess:
@@ -96,25 +95,22 @@ class ReplayProcess:
             BadInput: No gang-extender, or one that is too old, is installed there.
         """
         own = interpreter == Path(sys.executable)
-        process = await asyncio.create_subprocess_exec(
-            str(interpreter), "-P", str(WORKER),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None if own else subprocess.PIPE,
-            env=_environ(str(PACKAGES) if own else ""), preexec_fn=end_with_parent(signal.SIGKILL),
-            start_new_session=True,  # Ctrl-C is for this process, which kills them
-        )  # fmt: skip
-        try:
-            greeting = _GREETING.decode(await _read(process))
-        except ProcessEnded as error:
-            printed = await process.stderr.read() if process.stderr is not None else b""
-            last = printed.decode(errors="replace").strip().splitlines()[-1:]
-            raise BadInput(
-                f"{interpreter}: cannot replay decisions: {''.join(last) or error}; it needs a gang-extender "
-                "that has `decision replay`, with its packages"
-            ) from error
-        # what it prints later goes nowhere, so that it never waits for us
-        if process.stderr is not None:
-            asyncio.get_running_loop().create_task(_drain(process.stderr))
-        return cls(process, greeting)
+        with tempfile.TemporaryFile() as printed:  # by another version
+            process = await asyncio.create_subprocess_exec(
+                str(interpreter), "-P", str(WORKER),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None if own else printed,
+                env=_environ(str(PACKAGES) if own else ""), preexec_fn=end_with_parent(signal.SIGKILL),
+                start_new_session=True,  # Ctrl-C is for this process, which kills them
+            )  # fmt: skip
+            try:
+                return cls(process, _GREETING.decode(await _read(process)))
+            except ProcessEnded as error:
+                printed.seek(0)
+                last = printed.read().decode(errors="replace").strip().splitlines()[-1:]
+                raise BadInput(
+                    f"{interpreter}: cannot replay decisions: {''.join(last) or error}; it needs a gang-extender "
+                    "that has `decision replay`, with its packages"
+                ) from error
 
     async def decide(
         self, batch: Sequence[StoredDecision], budget: int | None
@@ -137,11 +133,6 @@ class ReplayProcess:
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
-
-
-async def _drain(stream: asyncio.StreamReader) -> None:
-    while await stream.read(1 << 16):
-        pass
 
 
 async def _read(process: asyncio.subprocess.Process) -> bytes:
@@ -178,10 +169,8 @@ class ReplayPool:
     def __init__(
         self, interpreter: Path, processes: Sequence[ReplayProcess], budget: int | None
     ) -> None:
-        self._interpreter = interpreter
-        self._budget = budget
-        self._count = len(processes)
-        self._all = set(processes)
+        self._interpreter, self._budget = interpreter, budget
+        self._count, self._all = len(processes), set(processes)
         self._idle: asyncio.Queue[ReplayProcess] = asyncio.Queue()
         for process in processes:
             self._idle.put_nowait(process)
@@ -241,9 +230,8 @@ async def replay_pool(
     interpreter: Path, *, processes: int, budget: int | None = None
 ) -> AsyncIterator[ReplayPool]:
     """Open a pool; its processes are killed when the block ends."""
-    first = await ReplayProcess.start(interpreter)
-    others = [await ReplayProcess.start(interpreter) for _ in range(processes - 1)]
-    pool = ReplayPool(interpreter, (first, *others), budget)
+    started = [await ReplayProcess.start(interpreter) for _ in range(processes)]
+    pool = ReplayPool(interpreter, started, budget)
     try:
         yield pool
     finally:

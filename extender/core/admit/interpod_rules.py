@@ -7,6 +7,7 @@ nomination on a node, because kube-scheduler will count them there.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
@@ -38,6 +39,8 @@ NAMED_MAX: Final = 8  # domains that a sentence names
 # group of the tree that would have it alone (None: others have it alone), key and value
 HeldDomain: TypeAlias = tuple[GroupKey | None, str, str]
 Claims: TypeAlias = Mapping[NodeName, tuple[CapacityClaim, ...]]
+# where a leaf has members or reservations, and where a preemption has claimed capacity for it
+_NodesOfLeaf: TypeAlias = tuple[frozenset[NodeName], frozenset[NodeName]]
 _NONE: Map[PodUid, Reservation] = Map()
 _NO_CLAIMS: Claims = Map()
 
@@ -63,21 +66,11 @@ class DomainHolder(msgspec.Struct, frozen=True, order=True, gc=False):
     group: GroupKey | None
 
 
-class _NodesOfLeaf(msgspec.Struct, frozen=True, gc=False):
-    """The nodes of a leaf, valid as long as its pods, and the reservations and claims of its tree, are the same objects."""
-
-    pods: Map[PodUid, Pod]
-    held: Mapping[PodUid, Reservation]
-    claims: Claims
-    nodes: frozenset[NodeName]
-    claimed: frozenset[NodeName]
-
-
 class ExclusiveDomains:
     """Finds the domains; keeps the nodes of each leaf until its pods or reservations change."""
 
     def __init__(self) -> None:
-        self._nodes: dict[GroupKey, _NodesOfLeaf] = {}
+        self._nodes: dict[GroupKey, IdentityMemo[_NodesOfLeaf]] = {}
         self._placed: IdentityMemo[tuple[PlacedLeaf, ...]] = IdentityMemo()
 
     def placed(self, view: ClusterView, state: ReservationState) -> tuple[PlacedLeaf, ...]:
@@ -96,21 +89,12 @@ class ExclusiveDomains:
             gang = state.gangs.get(path[-1].uid)
             held = gang.reservations if gang is not None else _NONE
             claims = _claims_of(state, path[-1].uid)
-            kept = self._nodes.get(leaf)
-            if (
-                kept is None
-                or kept.pods is not pods
-                or kept.held is not held
-                or kept.claims is not claims
-            ):
-                nodes = frozenset(node for _, node in _places(pods, held))
-                claimed = frozenset(node for _, node in _claimed(pods, claims))
-                kept = self._nodes[leaf] = _NodesOfLeaf(pods, held, claims, nodes, claimed)
-            if kept.nodes or kept.claimed:
-                exclusive = tuple(
-                    group for group in path if group.constraints.exclusive is not None
-                )
-                yield PlacedLeaf(leaf, path[-1], exclusive, kept.nodes, kept.claimed)
+            memo = self._nodes.setdefault(leaf, IdentityMemo())
+            find = functools.partial(_nodes_of_leaf, pods, held, claims)
+            nodes, claimed = memo.get(find, same=(pods, held, claims))
+            if nodes or claimed:
+                exclusive = tuple(group for group, _ in _exclusive(path))
+                yield PlacedLeaf(leaf, path[-1], exclusive, nodes, claimed)
 
     def holders(
         self, view: ClusterView, state: ReservationState, tree: Tree
@@ -123,22 +107,17 @@ class ExclusiveDomains:
         """
         if not view.exclusive:
             return {}
-        own = [group for group in tree.groups if group.constraints.exclusive is not None]
         mine, others = self._split(view, state, tree)
         holders: dict[GroupKey | None, frozenset[DomainHolder]] = {}
-        for group in own:
-            assert group.constraints.exclusive is not None
-            key, scope = group.constraints.exclusive.key, group.constraints.exclusive.scope
+        for group, exclusive in _exclusive(tree.groups):
             holders[group.key] = frozenset(
-                DomainHolder(key, value, str(row.root.key), None)
+                DomainHolder(exclusive.key, value, str(row.root.key), None)
                 for row in others
-                if _covers(tree.root, scope, row.root)
-                for value in _values(view, key, row.nodes | row.claimed)
+                if _covers(tree.root, exclusive.scope, row.root)
+                for value in _values(view, exclusive.key, row.nodes | row.claimed)
             ).union(
                 _first_requesting(
-                    view,
-                    group.constraints.exclusive,
-                    self._requesting(view, state, tree, others, group.constraints.exclusive),
+                    view, exclusive, self._requesting(view, state, tree, others, exclusive)
                 )
             )
         holders[None] = frozenset(
@@ -166,7 +145,7 @@ class ExclusiveDomains:
             if row is not None and key in row.labels:
                 occupants.setdefault((group, key, row.labels[key]), set()).add(uid)
 
-        own = [(g.key, e) for g in tree.groups if (e := g.constraints.exclusive) is not None]
+        own = [(group.key, exclusive) for group, exclusive in _exclusive(tree.groups)]
         others = self._split(view, state, tree)[1]
         for leaf in others:
             keys: set[tuple[GroupKey | None, str]] = set()
@@ -228,31 +207,24 @@ class ExclusiveDomains:
         """Yield which domains a tree has alone, which of them others have, who they are, and which are free."""
         holders = self.holders(view, state, tree)
         own = [row for row in self.placed(view, state) if row.root.key == tree.root.key]
-        for group in tree.groups if holders else ():
-            if group.constraints.exclusive is None:
-                continue
-            key, name = group.constraints.exclusive.key, spaced(group.key)
-            mine: set[str] = set()
-            for row in own:
-                mine |= _values(view, key, row.nodes) if group in row.exclusive else set()
-            if mine:
+        asked = list(_exclusive(tree.groups))
+        for group, exclusive in asked if holders else ():
+            key, name = exclusive.key, spaced(group.key)
+            own_nodes = {node for row in own if group in row.exclusive for node in row.nodes}
+            if mine := _values(view, key, own_nodes):
                 yield f"{name} has {key} {join_names(sorted(mine))} alone"
                 continue
-            every = {node.labels[key] for node in view.nodes.values() if key in node.labels}
-            taken = {
-                holder.value for holder in holders[group.key] | holders[None] if holder.key == key
-            }
+            every = _values(view, key, view.nodes)
+            of_others = holders[group.key] | holders[None]
+            taken = {holder.value for holder in of_others if holder.key == key}
             free = sorted(every - taken)
-            by = _by_whom(holders[group.key] | holders[None], key, readers)
+            by = _by_whom(of_others, key, readers)
             yield (
                 f"{name} needs a {key} alone: {len(taken & every)} of {len(every)} are taken"
                 f"{f' ({by})' if by else ''}; free: {join_names(free) if free else 'none'}"
             )
         for key in sorted({holder.key for holder in holders.get(None, ())}):
-            if not any(
-                g.constraints.exclusive is not None and g.constraints.exclusive.key == key
-                for g in tree.groups
-            ):
+            if not any(exclusive.key == key for _, exclusive in asked):
                 by = _by_whom(holders[None], key, readers)
                 yield f"it is kept out of each {key} that another tree has alone ({by})"
 
@@ -315,11 +287,17 @@ def _covers(root: Group, scope: ExclusiveScope, other: Group) -> bool:
             return root.labels.get(TREE_LABEL) == other.labels.get(TREE_LABEL)
 
 
+def _exclusive(groups: Iterable[Group]) -> Iterator[tuple[Group, ExclusiveDomain]]:
+    """Yield the exclusive groups among some, with what they have alone."""
+    for group in groups:
+        if group.constraints.exclusive is not None:
+            yield group, group.constraints.exclusive
+
+
 def _keeping_out(row: PlacedLeaf, tree: Tree) -> Iterator[tuple[Group, ExclusiveDomain]]:
     """Yield the exclusive groups of another tree that keep a tree out of their domains."""
-    for group in row.exclusive:
-        exclusive = group.constraints.exclusive
-        if exclusive is not None and _covers(row.root, exclusive.scope, tree.root):
+    for group, exclusive in _exclusive(row.exclusive):
+        if _covers(row.root, exclusive.scope, tree.root):
             yield group, exclusive
 
 
@@ -333,10 +311,7 @@ def kept_from(tree: Tree, pod: Pod, root: Group | None) -> GroupKey | None:
     Args:
         pod: A pod of another tree, or of none.
     """
-    for group in tree.groups:
-        exclusive = group.constraints.exclusive
-        if exclusive is None:
-            continue
+    for group, exclusive in _exclusive(tree.groups):
         if root is not None and _covers(tree.root, exclusive.scope, root):
             return group.key
         if exclusive.resource and _requests(pod, exclusive):
@@ -351,8 +326,7 @@ def exclusive_nodes(view: ClusterView, state: ReservationState) -> frozenset[Nod
     taken = {
         (exclusive.key, value)
         for row in ExclusiveDomains().placed(view, state)
-        for group in row.exclusive
-        if (exclusive := group.constraints.exclusive) is not None
+        for _, exclusive in _exclusive(row.exclusive)
         for value in _values(view, exclusive.key, row.nodes | row.claimed)
     }
     return frozenset(
@@ -388,6 +362,13 @@ def _places(
             yield uid, held[uid].node
 
 
+def _nodes_of_leaf(
+    pods: Mapping[PodUid, Pod], held: Mapping[PodUid, Reservation], claims: Claims
+) -> _NodesOfLeaf:
+    nodes = frozenset(node for _, node in _places(pods, held))
+    return nodes, frozenset(node for _, node in _claimed(pods, claims))
+
+
 def _claims_of(state: ReservationState, root: GangUid) -> Claims:
     """Return what a preemption that goes on has claimed for a tree, by node."""
     preemption = state.preemptions.get(root)
@@ -400,7 +381,7 @@ def _claimed(pods: Mapping[PodUid, Pod], claims: Claims) -> Iterator[tuple[PodUi
         yield from ((claim.uid, node) for claim in some if claim.uid in pods)
 
 
-def _values(view: ClusterView, key: str, nodes: frozenset[NodeName] | set[NodeName]) -> set[str]:
+def _values(view: ClusterView, key: str, nodes: Iterable[NodeName]) -> set[str]:
     """Return the values of a key among some nodes; a node without it, or that is gone, is in no domain."""
     labels = (view.nodes[name].labels for name in nodes if name in view.nodes)
     return {some[key] for some in labels if key in some}

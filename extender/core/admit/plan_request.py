@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from immutables import Map
@@ -26,7 +26,6 @@ from extender.core.log.reservation_state import (
     RejectionKey,
     Reservation,
     ReservationState,
-    claims_of,
 )
 from extender.core.model.cluster_view import ClusterView, with_pod
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
@@ -65,6 +64,7 @@ from extender.core.workloads.workload_object import LEAF_LABEL, MANAGED_BY, MIN_
 # The proof comes first: the planner has refused the tree as impossible, and no node has gained capacity since. Then the required
 # key of a group with `Widen` is a wish, and of a gang with `GiveUp` all pods are evicted, if the whole tree fits without them.
 
+T = TypeVar("T")
 _PROVED: Final = "impossible"  # outcome of the last decision
 
 
@@ -191,16 +191,18 @@ def vacated(
         for pod in tree.pods:
             if pod.node is not None and not pod.deleting:
                 view = with_pod(view, msgspec.structs.replace(pod, node=None, nominated=None))
-    left = {uid: gang for uid, gang in state.gangs.items() if uid not in uids}
-    preemptions = {uid: each for uid, each in state.preemptions.items() if uid not in uids}
-    holds = {uid: hold for uid, hold in state.capacity_holds.items() if uid not in uids}
+
+    def left(of_gang: Map[GangUid, T]) -> Map[GangUid, T]:
+        return Map({uid: each for uid, each in of_gang.items() if uid not in uids})
+
+    claims = (claim for on_node in state.claims_on.values() for claim in on_node.values())
     return view, msgspec.structs.replace(
         state,
-        gangs=Map(left),
+        gangs=left(state.gangs),
         gang_of=Map({pod: uid for pod, uid in state.gang_of.items() if uid not in uids}),
-        preemptions=Map(preemptions),
-        capacity_holds=Map(holds),
-        claims_on=claims_by_node(claims_of(left.values(), preemptions.values(), holds.values())),
+        preemptions=left(state.preemptions),
+        capacity_holds=left(state.capacity_holds),
+        claims_on=claims_by_node(claim for claim in claims if claim.gang_uid not in uids),
     )
 
 
@@ -237,17 +239,6 @@ def is_running(pod: Pod) -> bool:
     return pod.node is not None and not pod.deleting
 
 
-class _Shapes:
-    """Shapes of one request, each once, in order of first use."""
-
-    def __init__(self) -> None:
-        self.index: dict[PodShape, int] = {}
-
-    def number(self, shape: PodShape) -> int:
-        """Return the index of a shape."""
-        return self.index.setdefault(shape, len(self.index))
-
-
 class TreePart(msgspec.Struct, frozen=True, eq=False):
     """The part of a plan request that depends only on a tree and its own reservations."""
 
@@ -281,16 +272,20 @@ class TreeParts:
         bound = root.bound if root is not None else {}
         started = bool(held or bound)
         kept = self._checks.get(tree.root.uid)
-        if kept is not None and kept.started != started:
-            kept = None
-        if kept is None or kept.tree is not tree or kept.held is not held:
-            if kept is None or kept.answer or not _all_provided(kept, tree, held, bound):
-                kept = _ReservationCheck(
-                    tree, held, started, _lacks_reservation(tree, held, started=started)
-                )
-            else:
-                kept = _ReservationCheck(tree, held, started, answer=False)
-            self._checks[tree.root.uid] = kept
+        if (
+            kept is None
+            or kept.started != started
+            or kept.tree is not tree
+            or kept.held is not held
+        ):
+            provided = (
+                kept is not None
+                and kept.started == started
+                and not kept.answer
+                and _all_provided(kept, tree, held, bound)
+            )
+            answer = not provided and any(_without_reservation(tree, held, may_lack=not started))
+            kept = self._checks[tree.root.uid] = _ReservationCheck(tree, held, started, answer)
         return kept.answer
 
     def of(
@@ -308,12 +303,12 @@ class TreeParts:
         )
 
         def part() -> TreePart:
-            shapes = _Shapes()
+            shapes: dict[PodShape, int] = {}  # each once, in order of first use
             constraints = {group.key: group.constraints for group in tree.groups}
             return TreePart(
                 tree=tree,
                 root=_plan_group(tree, tree.root, held, shapes, _wishes(tree, root, hints)),
-                shapes=tuple(shapes.index),
+                shapes=tuple(shapes),
                 slices={key: each.slices for key, each in constraints.items() if each.slices},
                 claims=frozenset(c for pod in tree.pods for c in pod.shape.exclusive_claims),
                 topology_keys=frozenset(k for c in constraints.values() for k in c.topology_keys),
@@ -356,13 +351,14 @@ def _all_provided(
     return True
 
 
-def _lacks_reservation(tree: Tree, held: Mapping[PodUid, Reservation], *, started: bool) -> bool:
-    return any(
-        is_candidate(pod, may_lack=not started) and pod.uid not in held
-        for group in tree.groups
-        if not group.deleting
-        for pod in tree.members.get(group.key, ())
-    )
+def _without_reservation(
+    tree: Tree, held: Mapping[PodUid, Reservation], *, may_lack: bool = False
+) -> Iterator[Pod]:
+    """Yield the candidates of a tree that have no reservation yet; `may_lack`: as of `is_candidate`."""
+    for group in tree.groups:
+        for pod in () if group.deleting else tree.members.get(group.key, ()):
+            if is_candidate(pod, may_lack=may_lack) and pod.uid not in held:
+                yield pod
 
 
 def plan_request(
@@ -467,7 +463,7 @@ def _plan_group(
     tree: Tree,
     group: Group,
     held: Mapping[PodUid, Reservation],
-    shapes: _Shapes,
+    shapes: dict[PodShape, int],
     wishes: Mapping[PodUid, NodeName],
 ) -> PlanGroup:
     members: list[PlanMember] = []
@@ -481,7 +477,8 @@ def _plan_group(
         if node is not None:
             bound.append(PlanBound(pod=pod.path, uid=pod.uid, node=node, rank=rank))
         elif waits and not group.deleting:
-            shape, prefer = shapes.number(pod.shape), wishes.get(pod.uid, pod.nominated)
+            shape = shapes.setdefault(pod.shape, len(shapes))
+            prefer = wishes.get(pod.uid, pod.nominated)
             members.append(
                 PlanMember(pod=pod.path, uid=pod.uid, shape=shape, prefer=prefer, rank=rank)
             )
@@ -573,14 +570,7 @@ def _claims_in_use(
 
 def members_without_reservation(tree: Tree, root: GangState | None) -> tuple[Pod, ...]:
     """Return the candidates of a tree that have no reservation yet."""
-    held: Mapping[PodUid, Reservation] = root.reservations if root is not None else {}
-    return tuple(
-        pod
-        for group in tree.groups
-        if not group.deleting
-        for pod in tree.members.get(group.key, ())
-        if is_candidate(pod) and pod.uid not in held
-    )
+    return tuple(_without_reservation(tree, root.reservations if root is not None else NO_HOLDS))
 
 
 def is_refused(root: GangState | None) -> bool:

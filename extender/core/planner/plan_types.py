@@ -473,34 +473,6 @@ Verdict: TypeAlias = Plan | Refusal
 # --- what holds for groups of a request
 
 
-def status(
-    minimum: int, satisfied: int, ready: int, unschedulable: int, unresolvable: int = 0
-) -> Feasibility:
-    """Return the status of a group after some of its elements have been tried.
-
-    Args:
-        minimum: M, pods of a leaf or children of a composite that are required; 1 for Basic.
-        satisfied: S, members bound or placed, children with Success.
-        ready: R, not tried yet and able to take part.
-        unschedulable: U, failed, but preemption may help.
-        unresolvable: UU, failed for good; not used, because elements in no other count have the same effect.
-
-    Source:
-        KEP-6012; C.2.
-
-    >>> status(3, 2, 0, 1), status(3, 0, 2, 0, 9)
-    ('Unschedulable', 'UnschedulableAndUnresolvable')
-    """
-    del unresolvable
-    if satisfied >= minimum:
-        return "Success"
-    if satisfied + ready >= minimum:
-        return "Wait"
-    if satisfied + ready + unschedulable >= minimum:
-        return "Unschedulable"
-    return "UnschedulableAndUnresolvable"
-
-
 def threshold(group: PlanGroup) -> int:
     """Return M of a group: its minimum, at least the number of its required children; 1 for Basic."""
     if group.basic:
@@ -772,19 +744,37 @@ class RequirementChange(msgspec.Struct, frozen=True):
     minimum: int | None = None  # of a group with slices in pods
     topology: tuple[str, ...] | None = None
     shares: bool = False  # it may be in a domain that others have, still one
+    without: frozenset[str] = frozenset()  # keys of its topology that are dropped
+
+    def __or__(self, other: RequirementChange) -> RequirementChange:
+        """Return both changes as one."""
+        return RequirementChange(
+            minimum=self.minimum if other.minimum is None else other.minimum,
+            topology=self.topology if other.topology is None else other.topology,
+            shares=self.shares or other.shares,
+            without=self.without | other.without,
+        )
 
     def of(self, group: PlanGroup) -> PlanGroup:
         """Return the changed group."""
+        replace = msgspec.structs.replace
         if self.minimum is not None:
             # pods, in slices if there are any
             parts = -(-self.minimum // max(slice_pods(group), 1))
-            group = msgspec.structs.replace(group, basic=False, minimum=parts)
+            group = replace(group, basic=False, minimum=parts)
             if not self.minimum:  # nothing is required then
-                group = msgspec.structs.replace(group, required=UNSET)
+                group = replace(group, required=UNSET)
         if self.topology is not None:
-            group = msgspec.structs.replace(group, topology=self.topology, exclusive=UNSET)
+            group = replace(group, topology=self.topology, exclusive=UNSET)
         elif self.shares:
-            group = msgspec.structs.replace(group, topology=domain_keys(group), exclusive=UNSET)
+            group = replace(group, topology=domain_keys(group), exclusive=UNSET)
+        if self.without:
+            topology = tuple(key for key in group.topology if key not in self.without)
+            is_alone = (
+                not isinstance(group.exclusive, UnsetType) and group.exclusive.key in topology
+            )
+            exclusive = group.exclusive if is_alone else UNSET
+            group = replace(group, topology=topology, exclusive=exclusive)
         return group
 
 
@@ -794,13 +784,17 @@ UNCHANGED = RequirementChange()
 
 def changed_tree(root: PlanGroup, changes: Changes) -> PlanGroup:
     """Return the tree with changed groups."""
-    return map_groups(root, lambda group: changes.get(group.key, UNCHANGED).of(group))
+    return map_groups(
+        root, lambda group: changes[group.key].of(group) if group.key in changes else group
+    )
 
 
 def map_groups(group: PlanGroup, change: Callable[[PlanGroup], PlanGroup]) -> PlanGroup:
-    """Apply a change to every group of a tree."""
+    """Apply a change to every group of a tree; the same object where it changes none."""
     children = tuple(map_groups(child, change) for child in group.groups)
-    return change(msgspec.structs.replace(group, groups=children))
+    if any(new is not old for new, old in zip(children, group.groups, strict=True)):
+        group = msgspec.structs.replace(group, groups=children)
+    return change(group)
 
 
 def walk(group: PlanGroup) -> list[PlanGroup]:

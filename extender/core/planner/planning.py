@@ -16,7 +16,6 @@ from extender.core.model.message_formatting import counted
 from extender.core.planner.explain.plan_builder import make_plan, without_extras
 from extender.core.planner.explain.refusal_causes import diagnose
 from extender.core.planner.explain.relaxations import (
-    RefusalExplanation,
     explain,
     explain_contradiction,
 )
@@ -75,16 +74,18 @@ def plan(request: PlanRequest, *, node_table: NodeTable | None = None) -> Verdic
         node_table = NodeTable(request.nodes)
     problem = compile_request(request, node_table)
     if problem.violations:
-        contradiction = explain_contradiction(request, node_table, problem)
-        refusal = Refusal(
-            outcome="impossible",
-            status="UnschedulableAndUnresolvable",
-            reasons=contradiction.reasons,
-            search=SearchEffort(nodes=0, exhausted=True),
-            conflict=contradiction.conflict,
-            changes=contradiction.changes,
+        refusal = explain_contradiction(
+            Refusal(
+                outcome="impossible",
+                status="UnschedulableAndUnresolvable",
+                reasons=(),
+                search=SearchEffort(nodes=0, exhausted=True),
+            ),
+            request,
+            node_table,
+            problem,
         )
-        return compared_with_empty(refusal, request)
+        return compared_with_empty(refusal, request, node_table)
     solved = solve(request, node_table, problem=problem)
     if solved.solution is not None:
         if has_wishes(request.root):
@@ -133,7 +134,7 @@ class EmptyClusterFit(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()  # why not
 
 
-def fit_when_empty(request: PlanRequest, *, budget: int) -> EmptyClusterFit:
+def fit_when_empty(request: PlanRequest, node_table: NodeTable, *, budget: int) -> EmptyClusterFit:
     """Return whether the minimum of a tree would fit if no other pod ran.
 
     Nodes are as they are: labels, taints, cordons and allocatable capacity. Rules between pods hold among its members.
@@ -144,22 +145,16 @@ def fit_when_empty(request: PlanRequest, *, budget: int) -> EmptyClusterFit:
         request: As for `plan`, without bound members: their own capacity would be counted as free.
         budget: Search nodes, instead of those of the request.
     """
-    nodes = tuple(
-        msgspec.structs.replace(node, free=node.allocatable, host_ports=(), reserved=False)
-        for node in request.nodes
-    )
-    rules = tuple(_among_members(rule) for rule in request.rules)
     emptied = msgspec.structs.replace(
         request,
         root=map_groups(request.root, _alone),
-        nodes=nodes,
-        rules=rules,
+        rules=tuple(map(_among_members, request.rules)),
         rejected_nodes=(),
         claims_in_use=(),
         closed=UNSET,
         budget=budget,
     )
-    node_table = NodeTable(nodes)
+    node_table = node_table.emptied()
     problem = compile_request(emptied, node_table)
     if problem.violations:
         return EmptyClusterFit(fits=False, reasons=tuple(problem.violations))
@@ -197,14 +192,13 @@ def _refuse(request: PlanRequest, node_table: NodeTable, solved: Solved) -> Refu
     spent = SearchEffort(nodes=solved.nodes, exhausted=solved.proved)
     rests_on = given(request, solved.problem, limited=bool(request.rejected_nodes))
     status = status_of(request, node_table)
+    refusal = Refusal(outcome="unknown", status=status, reasons=(), search=spent, given=rests_on)
     if not solved.proved:
         text = (
             f"{_name(request)}: no placement found within the budget of "
             f"{counted(request.budget, 'search node')}; it may still exist. {larger_budget(request.budget)}"
         )
-        return Refusal(
-            outcome="unknown", status=status, reasons=(text,), search=spent, given=rests_on
-        )
+        return msgspec.structs.replace(refusal, reasons=(text,))
     rejected_nodes = request.rejected_nodes
     if rejected_nodes:
         free = solve(request, node_table, options=Options(no_rejections=True), maximise=False)
@@ -212,30 +206,18 @@ def _refuse(request: PlanRequest, node_table: NodeTable, solved: Solved) -> Refu
             text = f"{_name(request)}: {GIVEN} {rests_on[-1]}"
             if unseen := ", ".join(rests_on[:-1]):
                 text += f"; the planner does not see: {unseen}"
-            return Refusal(
-                outcome="unknown", status=status, reasons=(text,), search=spent, given=rests_on
-            )
+            return msgspec.structs.replace(refusal, reasons=(text,))
         request = msgspec.structs.replace(request, rejected_nodes=())
         rests_on = given(request, solved.problem, limited=False)
         solved = free
-    explanation = (
-        explain(request, node_table, solved, rejected_nodes)
-        if request.explain
-        else RefusalExplanation(diagnose(request, solved))
-    )
-    refusal = Refusal(
-        outcome="impossible",
-        status=status,
-        reasons=explanation.reasons,
-        search=spent,
-        conflict=explanation.conflict,
-        changes=explanation.changes,
-        given=rests_on,
-    )
-    return compared_with_empty(refusal, request)
+    refusal = msgspec.structs.replace(refusal, outcome="impossible", given=rests_on)
+    if not request.explain:
+        return msgspec.structs.replace(refusal, reasons=diagnose(request, solved))
+    refusal = explain(refusal, request, node_table, solved, rejected_nodes)
+    return compared_with_empty(refusal, request, node_table)
 
 
-def compared_with_empty(refusal: Refusal, request: PlanRequest) -> Refusal:
+def compared_with_empty(refusal: Refusal, request: PlanRequest, node_table: NodeTable) -> Refusal:
     """Return the refusal of an impossible tree, with whether it would fit if no other pod ran.
 
     It is not examined where the request asks for no explanation, or has bound members: their own capacity would be
@@ -243,7 +225,7 @@ def compared_with_empty(refusal: Refusal, request: PlanRequest) -> Refusal:
     """
     if not request.explain or has_bound(request.root):
         return refusal
-    fit = fit_when_empty(request, budget=min(request.budget, BUDGET_WHEN_EMPTY))
+    fit = fit_when_empty(request, node_table, budget=min(request.budget, BUDGET_WHEN_EMPTY))
     if fit.fits and any(map(_needs_others, request.rules)):
         return refusal
     words: dict[bool | None, WhenEmpty] = {True: "fits", False: "never", None: "unknown"}

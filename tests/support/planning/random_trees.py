@@ -256,7 +256,7 @@ def ruled_requests(draw) -> PlanRequest:
     request = draw(requests(5))
     made = tuple(draw(rules(request)) for _ in range(draw(st.integers(1, 2))))
     request = msgspec.structs.replace(request, rules=made)
-    assume(not compile_rules(request, NodeTable(request.nodes)).unseen)
+    assume(not compile_rules(request, NodeTable(request.nodes)).unjudged)
     return request
 
 
@@ -461,5 +461,5 @@ def counted(draw, request: PlanRequest) -> PlanRequest:
     source = msgspec.structs.replace(source, units=units, going=going)
     request = msgspec.structs.replace(request, rules=rules_, evictable=source)
     for one in (request, without(request, source.going)):
-        assume(not compile_rules(one, NodeTable(one.nodes)).unseen)
+        assume(not compile_rules(one, NodeTable(one.nodes)).unjudged)
     return request

@@ -23,10 +23,10 @@ from extender.core.planner.codec.victim_codec import from_parts, to_parts, units
 from extender.core.planner.plan_types import (
     DecisionInput,
     Evictable,
-    PlanGroup,
     PlanNode,
     PlanRequest,
     digest_of_hashes,
+    walk,
 )
 
 BUCKETS = 128  # with 5,000 nodes 39 rows each, about 4 kB of free capacity and 8 kB of labels
@@ -101,16 +101,12 @@ class Encoder:
         """
         if request.nodes is not self._nodes or not self._parts:
             self._take(request.nodes)
-        source = request.evictable
-        about_units = tuple(to_parts(source)) if source is not None else ()
-        bare = _bare(source) if source is not None else None
+        source, bare, of_units = request.evictable, None, []
+        if source is not None:
+            bare, of_units = _bare(source), list(to_parts(source))
         head = _ENCODER.encode(msgspec.structs.replace(request, nodes=(), evictable=bare))
-        hashes = (
-            hashlib.sha256(head).digest(),
-            *self._hashes,
-            *(hashlib.sha256(part).digest() for part in about_units),
-        )
-        parts = (*self._parts, *about_units)
+        hashes = (_sha256(head), *self._hashes, *map(_sha256, of_units))
+        parts = (*self._parts, *of_units)
         return DecisionInput(digest=digest_of_hashes(hashes), head=head, parts=parts, hashes=hashes)
 
     def _take(self, nodes: tuple[PlanNode, ...]) -> None:
@@ -130,7 +126,7 @@ class Encoder:
             make = _fixed if part < BUCKETS else _capacity_row
             rows = [make(nodes[i]) for i in self._buckets[part % BUCKETS]]
             self._parts[part] = _ENCODER.encode(rows)
-            self._hashes[part] = hashlib.sha256(self._parts[part]).digest()
+            self._hashes[part] = _sha256(self._parts[part])
         self._nodes = nodes
 
     def _begin(self, nodes: tuple[PlanNode, ...]) -> None:
@@ -145,6 +141,10 @@ class Encoder:
 
 def _bare(source: Evictable) -> Evictable:
     return msgspec.structs.replace(source, units=(), shapes=(), gangs=(), budgets=(), going=())
+
+
+def _sha256(piece: bytes) -> bytes:
+    return hashlib.sha256(piece).digest()
 
 
 def _fixed(n: PlanNode) -> StaticNodeRow:
@@ -162,7 +162,7 @@ def encode(request: PlanRequest) -> DecisionInput:
 
 def digest_of(head: bytes, parts: Sequence[bytes]) -> str:
     """Return the hash over the hashes of head and parts, so that it depends on where the parts are cut."""
-    return digest_of_hashes(hashlib.sha256(part).digest() for part in (head, *parts))
+    return digest_of_hashes(map(_sha256, (head, *parts)))
 
 
 class Decoder:
@@ -251,7 +251,7 @@ def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, Inpu
         for unit_id, count in units_in(part):
             pods[unit_id] = pods.get(unit_id, 0) + count
         yield
-    groups = list(_groups(request.root))
+    groups = walk(request.root)
     return InputSummary(
         nodes=nodes,
         groups=len(groups),
@@ -263,7 +263,3 @@ def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, Inpu
         evictable_pods=sum(pods.values()),
         budget=request.budget,
     )
-
-
-def _groups(group: PlanGroup) -> list[PlanGroup]:
-    return [group, *(below for child in group.groups for below in _groups(child))]

@@ -146,21 +146,15 @@ def _check_order(source: Evictable) -> None:
 def _trees(gangs: Sequence[PlanGang]) -> list[list[PlanGang]]:
     """Return the groups tree by tree, sorted by root, with parents given by distance."""
     roots: list[int] = []
-    trees: dict[int, list[int]] = {}
+    place: list[int] = []  # of each group in its tree
+    trees: dict[int, list[PlanGang]] = {}
     for i, gang in enumerate(gangs):
         roots.append(i if gang.parent < 0 else roots[gang.parent])
-        trees.setdefault(roots[i], []).append(i)
-    ordered = []
-    for root in sorted(trees, key=lambda i: gangs[i].name):
-        place = {i: n for n, i in enumerate(trees[root])}
-        away = [n - place[gangs[i].parent] if i != root else 0 for i, n in place.items()]
-        ordered.append(
-            [
-                msgspec.structs.replace(gangs[i], parent=distance)
-                for i, distance in zip(place, away, strict=True)
-            ]
-        )
-    return ordered
+        tree = trees.setdefault(roots[i], [])
+        place.append(len(tree))
+        distance = 0 if gang.parent < 0 else place[i] - place[gang.parent]
+        tree.append(msgspec.structs.replace(gang, parent=distance))
+    return sorted(trees.values(), key=lambda tree: tree[0].name)
 
 
 class _Writer:
@@ -173,24 +167,17 @@ class _Writer:
 
     def units(self, pods: Sequence[tuple[PlanUnit, PlanVictim]]) -> bytes:
         shapes: dict[int, int] = {}
-        rows: list[tuple[PlanUnit, list[VictimRow]]] = []
-        for unit, pod in pods:
-            if not rows or rows[-1][0] is not unit:
-                rows.append((unit, []))
-            rows[-1][1].append(self._row(pod, shapes))
-        unit_rows = (
-            UnitRow(
-                u.name,
-                u.uid,
-                u.kind,
-                u.priority,
-                u.may_preempt,
-                tuple(victims),
-                u.disruption_target,
+        rows: list[UnitRow] = []
+        for _, run in groupby(pods, key=lambda pair: id(pair[0])):
+            of_unit = list(run)
+            victims = tuple([self._row(pod, shapes) for _, pod in of_unit])
+            u = of_unit[0][0]
+            rows.append(
+                UnitRow(
+                    u.name, u.uid, u.kind, u.priority, u.may_preempt, victims, u.disruption_target
+                )
             )
-            for u, victims in rows
-        )
-        return _ENCODER.encode(UnitTable(self._table(shapes), tuple(unit_rows)))
+        return _ENCODER.encode(UnitTable(self._table(shapes), tuple(rows)))
 
     def going(self, pods: Sequence[PlanVictim]) -> bytes:
         shapes: dict[int, int] = {}

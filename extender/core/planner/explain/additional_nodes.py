@@ -12,10 +12,10 @@ import numpy as np
 from msgspec import UnsetType
 
 from extender.core.model.ids import NodeName
-from extender.core.planner.explain.refusal_causes import failing, groups_below, held_in, placeable
+from extender.core.planner.explain.refusal_causes import failing, held_in, placeable
 from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import FIT_MAX, Ints, NodeTable
-from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, open_nodes
+from extender.core.planner.model.node_table import Ints, NodeTable
+from extender.core.planner.model.problem import CompiledGroup, open_nodes
 from extender.core.planner.plan_types import (
     AddedNodes,
     ConflictKind,
@@ -70,7 +70,7 @@ class _NodeSearch:
         closed = () if isinstance(request.closed, UnsetType) else request.closed
         asked = frozenset(self.asked).union(domains.key for domains in closed)
         self.own = _own_keys(self.node_table, asked, deciding)
-        self.asks = [_asks(self.problem, kind) for kind in range(len(self.problem.kinds))]
+        self.each = [self._each(kind) for kind in range(len(self.problem.kinds))]
         # a new node is in the domain of the one that it is like, which another tree may have alone
         shared = tuple(domains for domains in closed if domains.key not in self.own)
         opened = open_nodes(msgspec.structs.replace(request, closed=shared), self.node_table)
@@ -160,10 +160,10 @@ class _NodeSearch:
 
     def _offers_together(self, group: CompiledGroup) -> Iterator[Counts]:
         """Yield nodes for what a group lacks of its resources, in the domains where that takes the fewest."""
-        kinds = sorted({k for each in groups_below(self.problem, group) for k in each.members})
+        kinds = self.problem.kinds_below(group)
         offers: list[tuple[int, NodeName]] = []
         for domain in range(group.level.count):
-            nodes = group.level.members(domain).tolist()
+            nodes = group.level.members(domain)
             models = (self._model_node(kind, nodes) for kind in kinds)
             counts = [
                 (self._at_least(group, domain, node), node.name) for node, _ in filter(None, models)
@@ -218,7 +218,7 @@ class _NodeSearch:
                 continue
             lacking = {k: len(m) - int(by_kind[k][domain]) for k, m in leaf.members.items()}
             missing = max(leaf.minimum - int(holds[domain]), 1)
-            nodes = leaf.level.members(domain).tolist()
+            nodes = leaf.level.members(domain)
             # as many pods as are missing, of the most frequent kinds; then all that have no place
             least = self._models(lacking, nodes, missing)
             all_members = self._models(lacking, nodes, leaf.size)
@@ -231,7 +231,7 @@ class _NodeSearch:
             if yielded >= DOMAINS_MAX:
                 return
 
-    def _models(self, lacking: dict[int, int], nodes: list[int], most: int) -> Counts:
+    def _models(self, lacking: dict[int, int], nodes: Ints, most: int) -> Counts:
         """Return nodes for so many more pods: of each kind those that lack a place, the most frequent kind first."""
         counts: Counts = {}
         for kind, lacks in sorted(lacking.items(), key=lambda item: (-item[1], item[0])):
@@ -244,28 +244,26 @@ class _NodeSearch:
             most -= max(needed, 0)
         return counts
 
-    def _model_node(self, kind: int, nodes: list[int]) -> tuple[PlanNode, int] | None:
+    def _model_node(self, kind: int, nodes: Ints) -> tuple[PlanNode, int] | None:
         """Return the node that holds most pods of a kind while empty, and how many these are."""
-        best: tuple[PlanNode, int] | None = None
-        for i in nodes:
-            if not self.may[kind][i]:
-                continue
-            each = self._each(kind, self.node_table.nodes[i])
-            if each and (best is None or each > best[1]):
-                best = (self.node_table.nodes[i], each)
-        return best
+        each = np.where(self.may[kind][nodes], self.each[kind][nodes], 0)
+        if not each.any():
+            return None
+        best = int(each.argmax())
+        return self.node_table.nodes[int(nodes[best])], int(each[best])
 
-    def _each(self, kind: int, node: PlanNode) -> int:
-        """Return how many pods of a kind an empty node holds."""
-        if self.problem.shapes[kind].host_ports or self._alone(kind):
-            return int(all(node.allocatable.get(r, 0) >= ask for r, ask in self.asks[kind]))
-        fitting = (node.allocatable.get(r, 0) // ask for r, ask in self.asks[kind])
-        return min(fitting, default=FIT_MAX)
-
-    def _alone(self, kind: int) -> bool:
-        """Return whether anti-affinity keeps a second pod of a kind off a node."""
+    def _each(self, kind: int) -> Ints:
+        """Return how many pods of a kind each node holds while it is empty."""
         shape = self.problem.kinds[kind]
-        return any(shape in axis.keepers for axis in self.problem.rules.axes)
+        ratios = [
+            self.node_table.offered(name) // ask
+            for name, ask in {**dict(self.problem.shapes[kind].requests), "pods": 1}.items()
+            if ask > 0
+        ]
+        most: Ints = np.minimum.reduce(ratios)
+        # host ports and anti-affinity keep a second pod of a kind off a node
+        alone = any(shape in axis.keepers for axis in self.problem.rules.axes)
+        return np.minimum(most, 1) if alone or self.problem.shapes[kind].host_ports else most
 
     # --- of any kind ---------------------------------------------------------------------------------
 
@@ -300,25 +298,27 @@ class _NodeSearch:
         """Return one node of each kind that can run a pod of the tree, those that hold most first."""
         by_kind: dict[object, tuple[int, NodeName]] = {}
         levels = [self.node_table.label(key)[0] for key in sorted(self.keys) if key not in self.own]
-        may = np.array(self.may).T.tolist() if self.may else []
-        rows = np.array(levels).T.tolist() if levels else [()] * self.node_table.size
-        axes = sorted({r for asks in self.asks for r, _ in asks})
-        for node, allowed, row in zip(self.node_table.nodes, may, rows, strict=False):
-            if not any(allowed):
-                continue
-            offer = tuple(node.allocatable.get(r, 0) for r in axes)
-            key = (tuple(allowed), tuple(row), offer, node.taints, node.unschedulable)
+        axes = sorted(
+            {r for shape in self.problem.shapes for r, ask in shape.requests if ask > 0} | {"pods"}
+        )
+        columns = [*self.may, *levels, *map(self.node_table.offered, axes)]
+        holds = np.sum(
+            [np.where(may, each, 0) for may, each in zip(self.may, self.each, strict=True)], axis=0
+        )
+        rows = np.stack(columns, axis=1).tolist()
+        for i in np.flatnonzero(np.any(self.may, axis=0)).tolist():
+            node = self.node_table.nodes[i]
+            key = (*rows[i], node.taints, node.unschedulable)
             if key not in by_kind:
-                holds = sum(self._each(k, node) for k, yes in enumerate(allowed) if yes)
-                by_kind[key] = (-holds, node.name)
+                by_kind[key] = (-int(holds[i]), node.name)
         return [name for holds, name in sorted(by_kind.values()) if holds][:MODELS_MAX]
 
     def _packed(self, name: NodeName, most: int) -> int:
         """Return how many nodes hold what all leaves need if there is no other capacity and no constraint but that of resources."""
-        node = self.node_table.nodes[self.node_table.index[name]]
+        position = self.node_table.index[name]
         needed = 0.0
         for leaf in self.problem.groups:
-            each = [self._each(kind, node) for kind in leaf.members]
+            each = [int(self.each[kind][position]) for kind in leaf.members]
             needed += leaf.least / max(min(each, default=1), 1) if leaf.leaf and leaf.alive else 0
         return min(max(math.ceil(needed), 1), most)
 
@@ -356,13 +356,6 @@ class _NodeSearch:
 
 def _sum(*parts: Counts) -> Counts:
     return dict(sum(map(Counter, parts), Counter[NodeName]()))
-
-
-def _asks(problem: PlacementProblem, kind: int) -> list[tuple[str, int]]:
-    """Return the resources that a pod of a kind requests."""
-    shape = problem.shapes[kind]
-    asks = {**{r: amount for r, amount in shape.requests if amount > 0}, "pods": 1}
-    return sorted(asks.items())
 
 
 def _deciding_keys(request: PlanRequest) -> frozenset[str]:

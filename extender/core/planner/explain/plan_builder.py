@@ -58,11 +58,8 @@ def rank_keys(
 ) -> tuple[str, ...]:
     """Return the topology keys by which neighbours of a leaf shall be near, the widest first: the one with the fewest domains."""
     keys = set(request.levels or ())
-    index = leaf.index
-    while index >= 0:
-        source = problem.groups[index].source
-        keys.update(source.topology, source.preferred or ())
-        index = problem.groups[index].parent
+    for group in problem.above(leaf):
+        keys.update(group.source.topology, group.source.preferred or ())
     counts = {key: len(problem.node_table.label(key)[1]) for key in keys}
     return tuple(sorted(filter(counts.get, keys), key=lambda key: (counts[key], key)))
 
@@ -324,10 +321,7 @@ class _GroupOrder:
             self.solution = {**self.solution, **moved}
 
     def _leaves(self, group: CompiledGroup) -> list[CompiledGroup]:
-        if group.leaf:
-            return [group]
-        groups = self._problem.groups
-        return [leaf for child in group.children for leaf in self._leaves(groups[child])]
+        return [each for each in self._problem.below(group) if each.leaf]
 
     def _likeness(self, group: CompiledGroup) -> tuple[object, ...] | None:
         """Return a key that is equal for groups of which each may have the seats of the other; None: it may have no other ones.

@@ -12,12 +12,12 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import or_
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from extender.core.model.ids import NodeName
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.pods import NodeSelector, PodShape, Toleration
 from extender.core.planner.model.interpod_constraints import rule_text
@@ -25,12 +25,14 @@ from extender.core.planner.model.node_filters import (
     CORDON,
     selected,
     tolerated,
+    tolerates,
     without_selectors,
     without_volumes,
 )
 from extender.core.planner.model.node_table import Ints, NodeTable
 from extender.core.planner.model.problem import (
     CompiledGroup,
+    LeftOut,
     Options,
     PlacementProblem,
     compile_request,
@@ -41,14 +43,11 @@ from extender.core.planner.model.upper_bounds import best_inside, capacity_of
 from extender.core.planner.plan_types import (
     PlanExclusive,
     PlanGroup,
-    PlanNode,
     PlanRequest,
     RequirementChange,
-    changed_tree,
     domain_keys,
     group_name,
     is_slice,
-    map_groups,
     parts_word,
     walk,
 )
@@ -72,15 +71,12 @@ AXES_MAX = 16  # resources that are tried
 NOT_OFFERED = 4  # rank of a resource that no node has on which the pods may run
 OWN_TOPOLOGY = 5  # rank of the constraint that the sentence about the group has already
 
-Change = Callable[[PlanRequest], PlanRequest]
-
 
 class Cause(msgspec.Struct, frozen=True):
     """A requirement that can be left out."""
 
     text: str
-    change: Change
-    options: Options = Options()
+    left_out: LeftOut
     rank: int = 0  # the lower, the earlier it is named
 
 
@@ -106,10 +102,6 @@ class CausesBudget:
         yield
         self.left = max(self.left, 0) + kept
 
-    def spend(self, nodes: int) -> None:
-        """Count the search nodes of one search."""
-        self.left -= nodes
-
 
 class GroupCauses:
     """The searches for one group of a refused tree, with all below it."""
@@ -124,10 +116,7 @@ class GroupCauses:
         self._group = group
         self._budget = budget
         self._problem = problem
-        path, index = [group.source], group.parent
-        while index >= 0:
-            path.insert(0, problem.groups[index].source)
-            index = problem.groups[index].parent
+        path = [each.source for each in problem.above(group)][::-1]
         self._holders = [holder for holder in path if domain_keys(holder)]
         keys = dict.fromkeys(key for holder in self._holders for key in domain_keys(holder))
         root = msgspec.structs.replace(
@@ -136,8 +125,8 @@ class GroupCauses:
         self._request = msgspec.structs.replace(
             request, root=root, budget=min(request.budget, GROUP_BUDGET), explain=False
         )
-        below = list(groups_below(problem, group))
-        self._kinds = sorted({kind for inner in below for kind in inner.members})
+        below = list(problem.below(group))
+        self._kinds = problem.kinds_below(group)
         self._compiled: PlacementProblem | None = None  # the request without a change
         self._answers: dict[frozenset[str], bool | None] = {}  # by the texts of what is left out
         cells = len(self._kinds) * problem.node_table.size
@@ -235,14 +224,8 @@ class GroupCauses:
         return self._answers[left_out]
 
     def _search_without(self, causes: Collection[Cause]) -> bool | None:
-        request = self._request
-        options: dict[str, bool] = {}
-        for cause in causes:
-            request = cause.change(request)
-            options |= {
-                name: True for name in Options.__dataclass_fields__ if getattr(cause.options, name)
-            }
-        solved = self._solve(request, maximise=False, options=Options(**options))
+        left_out = functools.reduce(or_, (cause.left_out for cause in causes), LeftOut())
+        solved = self._solve(left_out.of(self._request), maximise=False, options=left_out.options)
         if solved is None or (solved.solution is None and not solved.proved):
             return None
         return solved.solution is not None
@@ -255,21 +238,23 @@ class GroupCauses:
         if self._compiled is None and request.root is self._request.root:
             if self._budget.left < self._compiling:
                 return None
-            self._budget.spend(self._compiling)
+            self._budget.left -= self._compiling
             plain = msgspec.structs.replace(self._request, rejected_nodes=(), rules=())
             self._compiled = compile_request(plain, node_table)
-        is_shared = self._compiled is not None and shares_groups(request, self._compiled)
+        is_shared = self._compiled is not None and shares_groups(
+            request, node_table, self._compiled
+        )
         size_nodes = self._bounding + (0 if is_shared else self._compiling)
         if self._budget.left <= size_nodes:
             return None
         problem = compile_request(request, node_table, options, compiled=self._compiled)
         if problem.violations:
-            self._budget.spend(size_nodes)
+            self._budget.left -= size_nodes
             return None
         left = self._budget.left - size_nodes
         request = msgspec.structs.replace(request, budget=min(request.budget, left))
         solved = solve(request, node_table, maximise=maximise, problem=problem)
-        self._budget.spend(size_nodes + solved.nodes)
+        self._budget.left -= size_nodes + solved.nodes
         return solved
 
     # --- what there is to leave out ------------------------------------------------------------------
@@ -278,34 +263,34 @@ class GroupCauses:
         """Yield what keeps pods of the group off nodes, and what keeps them together."""
         shapes = [self._request.shapes[self._problem.kinds[kind]] for kind in self._kinds]
         yield from self._of_nodes(shapes)
-        for text in dict.fromkeys(map(rule_text, self._request.rules)):
-            yield Cause(text, _without_rule(text))
+        texts = [rule_text(rule) for rule in self._request.rules]
+        for text in dict.fromkeys(texts):
+            same = frozenset(i for i, other in enumerate(texts) if other == text)
+            yield Cause(text, LeftOut(rules=same))
         if any(shape.host_ports for shape in shapes):
             ports = sorted({f"{p.port}/{p.protocol}" for s in shapes for p in s.host_ports})
-            names = join_names(ports)
             word = "port" if len(ports) == 1 else "ports"
-            without = functools.partial(msgspec.structs.replace, host_ports=())
-            yield Cause(f"host {word} {names}", _with_shapes(without), rank=1)
+            yield Cause(f"host {word} {join_names(ports)}", _with_shapes(host_ports=()), rank=1)
         if claims := sorted({c for shape in shapes for c in shape.exclusive_claims}):
             text = f"claim {join_names(claims)} for one pod"
-            without = functools.partial(msgspec.structs.replace, exclusive_claims=())
-            yield Cause(text, _with_shapes(without), rank=1)
-        if self._problem.node_table.reserved():
-            text = "capacity reserved for other trees"
-            yield Cause(text, _same, Options(no_reservations=True), rank=2)
+            yield Cause(text, _with_shapes(exclusive_claims=()), rank=1)
+        if self._problem.node_table.reserved().any():
+            left_out = LeftOut(Options(no_reservations=True))
+            yield Cause("capacity reserved for other trees", left_out, rank=2)
         yield from self._of_resources(shapes)
         if any(not isinstance(g.exclusive, UnsetType) for g in walk(self._request.root)):
-            yield Cause("exclusive domains", _sharing, rank=1)
+            sharing = {g.key: RequirementChange(shares=True) for g in walk(self._request.root)}
+            yield Cause("exclusive domains", LeftOut(groups=sharing), rank=1)
         yield from self._of_topology()
 
     def _of_resources(self, shapes: list[PodShape]) -> Iterator[Cause]:
         resources = {r for shape in shapes for r, n in shape.requests if n > 0 and r != "pods"}
         nodes = np.flatnonzero(self._problem.allowed[self._kinds].any(axis=0)).tolist()
         for name in sorted(resources)[:AXES_MAX]:
-            offered = any(name in self._request.nodes[i].allocatable for i in nodes)
+            offered = any(name in self._problem.node_table.nodes[i].allocatable for i in nodes)
             rank = 3 if offered else NOT_OFFERED
-            yield Cause(name, _with_shapes(_without_resource(name)), rank=rank)
-        yield Cause("pods", _same, Options(no_pod_limit=True), rank=3)
+            yield Cause(name, LeftOut(of_shapes=(_without_resource(name),)), rank=rank)
+        yield Cause("pods", LeftOut(Options(no_pod_limit=True)), rank=3)
 
     def _of_topology(self) -> Iterator[Cause]:
         """Yield the topology constraints: those below the group level by level, its own and those above it each by itself."""
@@ -321,15 +306,16 @@ class GroupCauses:
             name = group_name(constrained[0].key)
             if len(constrained) > 1:
                 name = f"each of {len(constrained)} groups such as {name}"
-            yield Cause(f"one {' and '.join(keys)} for {name}", _without_topology(constrained))
+            free = {group.key: RequirementChange(topology=()) for group in constrained}
+            yield Cause(f"one {' and '.join(keys)} for {name}", LeftOut(groups=free))
         for holder in self._holders:
             others = {
                 key for other in self._holders if other is not holder for key in domain_keys(other)
             }
-            kept = tuple(key for key in root.topology if key in others)
-            if kept != root.topology:
+            if dropped := {key for key in domain_keys(holder) if key not in others}:
                 text = f"one {' and '.join(domain_keys(holder))} for {group_name(holder.key)}"
-                yield Cause(text, _with_topology(domain_keys(holder), others), rank=OWN_TOPOLOGY)
+                change = RequirementChange(without=frozenset(dropped))
+                yield Cause(text, LeftOut(groups={root.key: change}), rank=OWN_TOPOLOGY)
 
     def _of_nodes(self, shapes: list[PodShape]) -> Iterator[Cause]:
         node_table = self._problem.node_table
@@ -338,34 +324,26 @@ class GroupCauses:
             for taints in node_table.taints()[1]
             for taint in taints
             if taint.effect != "PreferNoSchedule"
-            and not all(
-                tolerated(NodeTable((PlanNode(name=NodeName("node"), taints=(taint,)),)), shape)[0]
-                for shape in shapes
-            )
+            and not all(tolerates(shape.tolerations, taint) for shape in shapes)
         }
         if keys:
             word = "taint" if len(keys) == 1 else "taints"
             text = f"untolerated {word} {join_names(sorted(keys))}"
-            yield Cause(text, _with_shapes(_tolerating(sorted(keys))))
+            yield Cause(text, _tolerating(sorted(keys)))
         if node_table.cordoned().any():
-            yield Cause("cordoned nodes", _with_shapes(_tolerating([CORDON.key])))
+            yield Cause("cordoned nodes", _tolerating([CORDON.key]))
         closed = self._request.closed
         if not isinstance(closed, UnsetType):
-            names = join_names(closed_texts(closed))
-            yield Cause(
-                f"exclusive groups of other trees in {names}", _same, Options(no_closed=True)
-            )
+            text = f"exclusive groups of other trees in {join_names(closed_texts(closed))}"
+            yield Cause(text, LeftOut(Options(no_closed=True)))
         own = [s for s in shapes if s.node_selector or any(not x.volume for x in s.selectors)]
         if own and not all(selected(node_table, shape).all() for shape in own):
             parts = [f"{key}={value}" for s in own for key, value in s.node_selector]
             parts += [text for s in own for x in s.selectors if not x.volume for text in _words(x)]
-            yield Cause(
-                f"node selector {join_names([*dict.fromkeys(parts)])}",
-                _with_shapes(without_selectors),
-            )
-        reach = [x for shape in shapes for x in shape.selectors if x.volume]
-        if reach:
-            yield Cause(volume_text(shapes), _with_shapes(without_volumes))
+            text = f"node selector {join_names([*dict.fromkeys(parts)])}"
+            yield Cause(text, LeftOut(of_shapes=(without_selectors,)))
+        if any(x.volume for shape in shapes for x in shape.selectors):
+            yield Cause(volume_text(shapes), LeftOut(of_shapes=(without_volumes,)))
 
 
 def volume_text(shapes: Iterable[PodShape]) -> str:
@@ -376,10 +354,14 @@ def volume_text(shapes: Iterable[PodShape]) -> str:
     return f"volume that is only on nodes with {join_names([*parts])}"
 
 
-def _tolerating(keys: list[str]) -> Callable[[PodShape], PodShape]:
-    """Return the change that tolerates taints, for the node filters and for spreads that honor taints alike."""
+def _tolerating(keys: list[str]) -> LeftOut:
+    """Leave out taints, for the node filters and for spreads that honor taints alike."""
     more = tuple(Toleration(key=key, operator="Exists") for key in keys)
-    return lambda shape: msgspec.structs.replace(shape, tolerations=(*shape.tolerations, *more))
+
+    def change(shape: PodShape) -> PodShape:
+        return msgspec.structs.replace(shape, tolerations=(*shape.tolerations, *more))
+
+    return LeftOut(of_shapes=(change,))
 
 
 def _without_resource(name: str) -> Callable[[PodShape], PodShape]:
@@ -390,81 +372,25 @@ def _without_resource(name: str) -> Callable[[PodShape], PodShape]:
     return change
 
 
-def _with_shapes(change: Callable[[PodShape], PodShape]) -> Change:
-    return lambda request: msgspec.structs.replace(
-        request, shapes=tuple(map(change, request.shapes))
-    )
-
-
-def _without_topology(groups: Iterable[PlanGroup]) -> Change:
-    keys = {group.key for group in groups}
-
-    def free(group: PlanGroup) -> PlanGroup:
-        if group.key not in keys:
-            return group
-        return msgspec.structs.replace(group, topology=(), exclusive=UNSET)
-
-    return lambda request: msgspec.structs.replace(request, root=map_groups(request.root, free))
-
-
-def _with_topology(dropped: tuple[str, ...], others: set[str]) -> Change:
-    """Return the change that drops keys of the topology of the root, but for those that others name."""
-
-    def change(request: PlanRequest) -> PlanRequest:
-        kept = tuple(k for k in request.root.topology if k not in dropped or k in others)
-        root = msgspec.structs.replace(request.root, topology=kept)
-        if not isinstance(root.exclusive, UnsetType) and root.exclusive.key not in kept:
-            root = msgspec.structs.replace(root, exclusive=UNSET)
-        return msgspec.structs.replace(request, root=root)
-
-    return change
-
-
-def _sharing(request: PlanRequest) -> PlanRequest:
-    """Return the request with groups that may be in domains which others have, each still in one."""
-    changes = {group.key: RequirementChange(shares=True) for group in walk(request.root)}
-    return msgspec.structs.replace(request, root=changed_tree(request.root, changes))
+def _with_shapes(**fields: object) -> LeftOut:
+    """Leave out what some fields of all shapes require, by other values of them."""
+    return LeftOut(of_shapes=(functools.partial(msgspec.structs.replace, **fields),))
 
 
 def _exclusive(problem: PlacementProblem, group: CompiledGroup) -> PlanExclusive | UnsetType:
     """Return the nearest exclusive domain at or above a group; bound members of other groups count as taken."""
-    index = group.index
-    while index >= 0 and not problem.groups[index].exclusive:
-        index = problem.groups[index].parent
-    if index < 0:
+    holder = next((above for above in problem.above(group) if above.exclusive), None)
+    if holder is None:
         return UNSET
-    holder = problem.groups[index]
-    closed = problem.exclusive.closed.get(index)
+    closed = problem.exclusive.closed.get(holder.index)
     taken = np.flatnonzero(closed).tolist() if closed is not None else []
     values = sorted({problem.exclusive.value(holder, domain) for domain in taken})
     return PlanExclusive(key=holder.exclusive, taken=tuple(values))
 
 
-def _without_rule(text: str) -> Change:
-    def change(request: PlanRequest) -> PlanRequest:
-        rules = (
-            msgspec.structs.replace(rule, shapes=(), about=()) if rule_text(rule) == text else rule
-            for rule in request.rules
-        )
-        return msgspec.structs.replace(request, rules=tuple(rules))
-
-    return change
-
-
 def closed_texts(closed: tuple[PlanExclusive, ...]) -> list[str]:
     """Return the domains that exclusive groups of other trees have, `net/rack=r1`."""
     return [f"{domains.key}={value}" for domains in closed for value in domains.taken]
-
-
-def _same(request: PlanRequest) -> PlanRequest:
-    return request
-
-
-def groups_below(problem: PlacementProblem, group: CompiledGroup) -> Iterator[CompiledGroup]:
-    """Yield a group and all below it."""
-    yield group
-    for index in group.children:
-        yield from groups_below(problem, problem.groups[index])
 
 
 def _words(selector: NodeSelector) -> Iterator[str]:
@@ -583,10 +509,10 @@ class _Reasons:
     def of(self, group: CompiledGroup) -> Iterator[str]:
         """Yield the reasons why a group does not fit, those of the groups below it first."""
         if group.leaf:
-            yield from _leaf(self._request, self._solved.problem, group, self._budget)
-            return
-        yield from self.below(group)
-        yield self.together(group)
+            yield from self._leaf(group)
+        else:
+            yield from self.below(group)
+            yield self.together(group)
 
     def below(self, group: CompiledGroup) -> Iterator[str]:
         """Yield the reasons of the child groups that fit nowhere, even one by one."""
@@ -596,6 +522,43 @@ class _Reasons:
                 yield from self.of(child)
                 if is_slice(child.source.key):
                     break  # the others have the same reason
+
+    def _leaf(self, leaf: CompiledGroup) -> Iterator[str]:
+        """Yield the reason for a leaf that fits in no domain."""
+        request, problem = self._request, self._solved.problem
+        close = shortfall(problem, leaf)
+        need = f"{name_of(leaf)} needs {counted(leaf.minimum, 'pod')}{domain_phrase(leaf)}"
+        if close is None:
+            yield f"{need}; no node has the label {' and '.join(leaf.level.keys)}"
+            return
+        closed = problem.exclusive.closed.get(leaf.index)
+        if closed is not None and closed.all():
+            yield f"{need}{_closed(problem, leaf)}"
+            return
+        barred = _barred(request, problem, leaf)
+        causes = GroupCauses(request, problem, leaf, self._budget)
+        if barred:
+            # what bars all nodes need not be all that keeps the pods out
+            more = causes.named() if problem.node_table.size else ""
+            missing = (
+                f" ({_missing(leaf.minimum - leaf.bound, exact=True)}: {more})"
+                if TOGETHER in more
+                else ""
+            )
+            yield f"{need}; {barred}{missing}"
+            return
+        joint = causes.joint(leaf.minimum)
+        holds, domain = close.holds, close.domain
+        if joint is not None:
+            holds, domain = joint.holds, joint.domain if joint.domain >= 0 else close.domain
+        most = "" if joint is not None else "at most "
+        missing = _missing(leaf.minimum - holds, exact=joint is not None)
+        reasons = causes.named() or ", ".join(close.lacking) or NOT_SEARCHED
+        bound = f" ({leaf.bound} bound already)" if leaf.bound else ""
+        yield (
+            f"{need}; {_place(leaf, domain)} holds {most}{holds}{bound} ({missing}: {reasons})"
+            f"{_closed(problem, leaf)}{_elsewhere(problem, leaf)}"
+        )
 
     def together(self, group: CompiledGroup) -> str:
         """Return how many child groups of a composite fit together, and what keeps the others out."""
@@ -642,7 +605,7 @@ class _Reasons:
     def _short(self, group: CompiledGroup, domain: int) -> list[str]:
         """List the resources of which a domain has too little for the fewest pods of a composite, each taken alone."""
         problem = self._solved.problem
-        kinds = sorted({k for g in groups_below(problem, group) for k in g.members})
+        kinds = problem.kinds_below(group)
         if not kinds:
             return []
         nodes = group.level.members(domain)
@@ -671,45 +634,6 @@ def _place(group: CompiledGroup, domain: int) -> str:
     if group.pinned >= 0:
         return f"its bound members pin it to {where}, which"
     return f"the best, {where},"
-
-
-def _leaf(
-    request: PlanRequest, problem: PlacementProblem, leaf: CompiledGroup, budget: CausesBudget
-) -> Iterator[str]:
-    """Yield the reason for a leaf that fits in no domain."""
-    close = shortfall(problem, leaf)
-    need = f"{name_of(leaf)} needs {counted(leaf.minimum, 'pod')}{domain_phrase(leaf)}"
-    if close is None:
-        yield f"{need}; no node has the label {' and '.join(leaf.level.keys)}"
-        return
-    closed = problem.exclusive.closed.get(leaf.index)
-    if closed is not None and closed.all():
-        yield f"{need}{_closed(problem, leaf)}"
-        return
-    barred = _barred(request, problem, leaf)
-    causes = GroupCauses(request, problem, leaf, budget)
-    if barred:
-        # what bars all nodes need not be all that keeps the pods out
-        more = causes.named() if problem.node_table.size else ""
-        missing = (
-            f" ({_missing(leaf.minimum - leaf.bound, exact=True)}: {more})"
-            if TOGETHER in more
-            else ""
-        )
-        yield f"{need}; {barred}{missing}"
-        return
-    joint = causes.joint(leaf.minimum)
-    holds, domain = close.holds, close.domain
-    if joint is not None:
-        holds, domain = joint.holds, joint.domain if joint.domain >= 0 else close.domain
-    most = "" if joint is not None else "at most "
-    missing = _missing(leaf.minimum - holds, exact=joint is not None)
-    reasons = causes.named() or ", ".join(close.lacking) or NOT_SEARCHED
-    bound = f" ({leaf.bound} bound already)" if leaf.bound else ""
-    yield (
-        f"{need}; {_place(leaf, domain)} holds {most}{holds}{bound} ({missing}: {reasons})"
-        f"{_closed(problem, leaf)}{_elsewhere(problem, leaf)}"
-    )
 
 
 def _closed(problem: PlacementProblem, group: CompiledGroup) -> str:

@@ -11,8 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,7 +24,13 @@ from extender.core.planner.explain.additional_nodes import more_nodes, with_adde
 from extender.core.planner.explain.refusal_causes import closed_texts, diagnose, volume_text
 from extender.core.planner.model.node_filters import without_selectors, without_volumes
 from extender.core.planner.model.node_table import NodeTable
-from extender.core.planner.model.problem import Options, PlacementProblem, compile_request
+from extender.core.planner.model.problem import (
+    NOTHING_NEW,
+    LeftOut,
+    Options,
+    PlacementProblem,
+    compile_request,
+)
 from extender.core.planner.plan_types import (
     UNCHANGED,
     Changes,
@@ -38,6 +43,7 @@ from extender.core.planner.plan_types import (
     PlanNode,
     PlanRequest,
     PlanRule,
+    Refusal,
     Relaxation,
     RequirementChange,
     admissible,
@@ -151,6 +157,28 @@ NODES_PER_STEP = 50  # nodes of another table whose columns are made in the time
 TOTAL_PART = 5  # all solves for the conflict, or for the relaxations, may spend this fraction
 
 
+# what is left out of nodes and pods where a requirement is dropped, by its kind and part
+OPTIONS: Final = {
+    ("selector", ""): Options(no_selectors=True),
+    ("selector", "volumes"): Options(no_volumes=True),
+    ("selector", "podRules"): Options(no_rules=True),
+    ("taint", ""): Options(no_taints=True),
+    ("taint", "cordons"): Options(no_cordons=True),
+    ("resources", ""): Options(no_resources=True),
+    ("reservation", ""): Options(no_reservations=True),
+    ("exclusive", "otherTrees"): Options(no_closed=True),
+}
+# and of a group
+CHANGES: Final = {
+    "minCount": RequirementChange(minimum=0),
+    "minGroupCount": RequirementChange(minimum=0),
+    "exclusive": RequirementChange(shares=True),
+    "topology": RequirementChange(topology=()),
+}
+OF_GROUPS: Final = tuple(CHANGES)
+NOTHING_LEFT_OUT: Final = Options()
+
+
 class PlacementRequirement(msgspec.Struct, frozen=True):
     """A requirement that can be dropped."""
 
@@ -173,6 +201,7 @@ class RequirementSolver:
         self._groups = len(walk(request.root))
         self._known: dict[tuple[int, Options], bool | None] = {}
         self._forms = TreeForms(request.root, _rejecting(request.rejected_nodes))
+        self._compiled: PlacementProblem | None = None  # without node rejections and rules
         self.refill(request.rejected_nodes)
 
     def refill(self, rejected_nodes: tuple[NodeRejection, ...]) -> None:
@@ -205,7 +234,10 @@ class RequirementSolver:
         self.left -= 1
         if not admissible(request.root):
             return False
-        problem = compile_request(request, node_table, options)
+        problem = compile_request(request, node_table, options, compiled=self._compiled)
+        if self._compiled is None and request.root is self.request.root:
+            is_plain = not (request.rejected_nodes or request.rules)
+            self._compiled = problem if is_plain and node_table is self.node_table else None
         if problem.violations:
             return False
         if satisfied_by_bound(request.root):  # also where no node has the keys of its topology
@@ -216,19 +248,15 @@ class RequirementSolver:
         self.nodes -= end.nodes + len(problem.groups) // GROUPS_PER_STEP + table_cost + 1
         return True if end.solution is not None else (False if end.proved else None)
 
-    def fits_with(self, changes: Changes, options: Options | None = None) -> bool | None:
+    def fits_with(self, changes: Changes, options: Options = NOTHING_LEFT_OUT) -> bool | None:
         """Return the answer of `fits` with other requirements of some groups; known answers cost nothing."""
-        options = options or Options()
         form = (self.form(changes), options)
         if form in self._known:
             return self._known[form]
         if self.exhausted:  # it may be solved after a refill
             return None
-
-        request = msgspec.structs.replace(
-            self.request, root=changed_tree(self.request.root, changes)
-        )
-        answer = self._known[form] = self.fits(request, self.node_table, options)
+        changed = LeftOut(groups=changes).of(self.request)
+        answer = self._known[form] = self.fits(changed, self.node_table, options)
         return answer
 
     def form(self, changes: Changes) -> int:
@@ -237,27 +265,17 @@ class RequirementSolver:
 
     def without(self, dropped: set[PlacementRequirement]) -> bool | None:
         """Return whether the tree fits without some requirements; None when a limit was reached first."""
-        kinds = {(r.kind, r.part) for r in dropped}
-        options = Options(
-            no_selectors=("selector", "") in kinds,
-            no_volumes=("selector", "volumes") in kinds,
-            no_rules=("selector", "podRules") in kinds,
-            no_taints=("taint", "") in kinds,
-            no_cordons=("taint", "cordons") in kinds,
-            no_resources=("resources", "") in kinds,
-            no_reservations=("reservation", "") in kinds,
-            no_closed=("exclusive", "otherTrees") in kinds,
-        )
-        return self.fits_with(_changes(dropped), options)
+        left_out = _left_out(dropped)
+        return self.fits_with(left_out.groups, left_out.options)
 
     def most_alike(
         self, dropped: set[PlacementRequirement], part: list[PlacementRequirement]
     ) -> list[PlacementRequirement]:
         """Return the most of some requirements that are interchangeable when others are dropped."""
-        forms = self._forms.changed(_changes(dropped))
+        forms = self._forms.changed(_left_out(dropped).groups)
         alike: dict[tuple[str, str, int], list[PlacementRequirement]] = {}
         for r in part:
-            alike.setdefault((r.kind, r.part, forms.number(_changes([r]))), []).append(r)
+            alike.setdefault((r.kind, r.part, forms.number(_left_out([r]).groups)), []).append(r)
         return max(alike.values(), key=len)
 
 
@@ -266,28 +284,18 @@ def _rejecting(rejected_nodes: tuple[NodeRejection, ...]) -> frozenset[PodUid]:
     return frozenset(r.uid for r in rejected_nodes if r.uid is not None)
 
 
-def _changes(dropped: Iterable[PlacementRequirement]) -> Changes:
-    changes: dict[GroupKey, RequirementChange] = {}
+def _left_out(dropped: Iterable[PlacementRequirement]) -> LeftOut:
+    groups: dict[GroupKey, RequirementChange] = {}
+    options = NOTHING_LEFT_OUT
     for r in dropped:
-        before = changes.get(r.object, RequirementChange())
-        if r.kind in {"minCount", "minGroupCount"}:
-            changes[r.object] = msgspec.structs.replace(before, minimum=0)
-        elif r.kind == "topology":
-            changes[r.object] = msgspec.structs.replace(before, topology=())
-        elif r.kind == "exclusive" and not r.part:
-            changes[r.object] = msgspec.structs.replace(before, shares=True)
-    return changes
+        if (r.kind, r.part) in OPTIONS:
+            options |= OPTIONS[r.kind, r.part]
+        else:
+            groups[r.object] = groups.get(r.object, UNCHANGED) | CHANGES[r.kind]
+    return LeftOut(options, groups)
 
 
 # --- the conflict
-
-
-OF_GROUPS = (
-    "minCount",
-    "minGroupCount",
-    "exclusive",
-    "topology",
-)  # kinds of requirements of a single group
 
 
 def requirements_of(request: PlanRequest, node_table: NodeTable) -> list[PlacementRequirement]:
@@ -459,7 +467,7 @@ def relaxations(
             return None
         node_table = solver.node_table.extended(new)
         request = msgspec.structs.replace(solver.request, nodes=node_table.nodes)
-        return solver.fits(request, node_table, Options())
+        return solver.fits(request, node_table, NOTHING_LEFT_OUT)
 
     with solver.limited_to(NODES_PART):
         nodes = more_nodes(solved, solver.request, {r.kind for r in conflict}, fits_with)
@@ -478,42 +486,33 @@ def evicting(text: str, names: Sequence[str]) -> str:
 def with_change(request: PlanRequest, change: Relaxation) -> PlanRequest:
     """Return a request with a change made; rules between pods keep their indexes."""
     replace = msgspec.structs.replace
-    changes = {
-        key: RequirementChange(minimum=change.minimum)
-        if change.minimum
-        else RequirementChange(shares=True)
-        if change.kind == "exclusive"
+    of_group = (
+        RequirementChange(minimum=change.minimum) if change.minimum
+        else RequirementChange(shares=True) if change.kind == "exclusive"
         else RequirementChange(topology=())
-        for key in change.groups
-    }
-    if changes:
-        request = replace(request, root=changed_tree(request.root, changes))
+    )  # fmt: skip
+    of_shapes = {"selector": (without_selectors,), "volumes": (without_volumes,)}
+    left_out = LeftOut(
+        groups=dict.fromkeys(change.groups, of_group),
+        of_shapes=of_shapes.get(change.kind, ()),
+        rules=frozenset(change.rules),
+    )
+    request, nodes = left_out.of(request), request.nodes
     match change.kind:
         case "exclusive" if not change.groups:
             return replace(request, closed=UNSET)
         case "nodes":
-            return replace(request, nodes=with_added(request.nodes, change.added))
+            nodes = with_added(nodes, change.added)
         case "reservation":
-            nodes = (
-                replace(n, free=n.allocatable) if n.name in change.nodes else n
-                for n in request.nodes
+            of_node = (
+                replace(n, free=n.allocatable) if n.name in change.nodes else n for n in nodes
             )
-            return replace(request, nodes=tuple(nodes))
+            nodes = tuple(of_node)
         case "taint":
-            opened = _more_open(request.nodes, {*change.taints}, {*change.nodes})
-            return replace(request, nodes=tuple(opened))
-        case "selector":
-            return replace(request, shapes=tuple(map(without_selectors, request.shapes)))
-        case "volumes":
-            return replace(request, shapes=tuple(map(without_volumes, request.shapes)))
-        case "podRules":
-            rules = (
-                replace(rule, shapes=(), about=()) if i in change.rules else rule
-                for i, rule in enumerate(request.rules)
-            )
-            return replace(request, rules=tuple(rules))
+            nodes = tuple(_more_open(nodes, {*change.taints}, {*change.nodes}))
         case _:
-            return request
+            pass
+    return request if nodes is request.nodes else replace(request, nodes=nodes)
 
 
 def _lower_minimum(
@@ -570,6 +569,7 @@ def _others(
     if exclusive := [groups[r.object] for r in conflict if r.kind == "exclusive" and not r.part]:
         yield from _sharing(solver, exclusive)
     for requirement in conflict:
+        change: Relaxation | None = None  # to be tried
         match requirement.kind, requirement.part:
             case (
                 "reservation",
@@ -580,30 +580,30 @@ def _others(
                     f"the capacity reserved for other trees on {join_names(names)} becomes free, "
                     "and no other pod uses these nodes"
                 )
-                yield from _if_it_helps(
-                    solver, Relaxation(kind="reservation", text=text, nodes=names)
-                )
+                change = Relaxation(kind="reservation", text=text, nodes=names)
             case "exclusive", "otherTrees":
                 text = f"exclusive groups of other trees leave {join_names(closed_texts(request.closed or ()))}"
-                yield from _if_it_helps(solver, Relaxation(kind="exclusive", text=text))
+                change = Relaxation(kind="exclusive", text=text)
             case "selector", "podRules":
                 yield from _reduced(solver, [*range(len(request.rules))], without_rules)
             case "selector", "volumes":
                 text = f"a volume that other nodes can use, instead of the {volume_text(request.shapes)}"
-                yield from _if_it_helps(solver, Relaxation(kind="volumes", text=text))
+                change = Relaxation(kind="volumes", text=text)
             case "selector", _:
                 text = "drop the node selectors and required affinity"
-                yield from _if_it_helps(solver, Relaxation(kind="selector", text=text))
+                change = Relaxation(kind="selector", text=text)
             case "topology", _:
                 dropped = _with_other_slices(groups, [groups[requirement.object]])
                 form = solver.form({g.key: RequirementChange(topology=()) for g in dropped})
-                change = without_topology(solver, dropped) if form not in tried else None
+                helping = without_topology(solver, dropped) if form not in tried else None
                 tried.add(form)
-                yield from [change] if change is not None else []
+                yield from [helping] if helping is not None else []
             case "taint", _ if requirement == next(r for r in conflict if r.kind == "taint"):
                 yield from _without_taints(solver, {r.part for r in conflict if r.kind == "taint"})
             case _:
                 pass
+        if change is not None and _helps(solver, change):
+            yield change
 
 
 def without_topology(solver: RequirementSolver, groups: list[PlanGroup]) -> Relaxation | None:
@@ -658,12 +658,7 @@ def _helps(solver: RequirementSolver, change: Relaxation) -> bool:
     request, table = with_change(solver.request, change), solver.node_table
     if request.nodes is not solver.request.nodes:
         table = table.renewed(request.nodes)
-    return solver.fits(request, table, Options()) is True
-
-
-def _if_it_helps(solver: RequirementSolver, change: Relaxation) -> Iterator[Relaxation]:
-    if _helps(solver, change):
-        yield change
+    return solver.fits(request, table, NOTHING_LEFT_OUT) is True
 
 
 def _reduced(
@@ -751,25 +746,14 @@ def _needed(items: list[Item], fits_with: Callable[[list[Item]], bool]) -> list[
     return kept
 
 
-NOTHING_NEW = "; nothing new is placed"  # end of the reason, which the conflict does not repeat
-
-
-@dataclass(slots=True)
-class RefusalExplanation:
-    """The texts of a refusal."""
-
-    reasons: tuple[str, ...]
-    conflict: tuple[Conflict, ...] = ()
-    changes: tuple[Relaxation, ...] = ()
-
-
 def explain(
+    refusal: Refusal,
     request: PlanRequest,
     node_table: NodeTable,
     solved: Solved,
     rejected_nodes: tuple[NodeRejection, ...] = (),
-) -> RefusalExplanation:
-    """Return the reasons why a tree that is proved impossible does not fit, and what would make it fit.
+) -> Refusal:
+    """Return the refusal of a tree that is proved impossible with the reasons, the conflict, and what would make it fit.
 
     Args:
         rejected_nodes: Node rejections in spite of which a change must make the tree fit.
@@ -781,25 +765,26 @@ def explain(
         for r in rest
     )
     changes = relaxations(solver, solved, rest, rejected_nodes)
-    return RefusalExplanation(diagnose(request, solved), conflict, changes)
+    reasons = diagnose(request, solved)
+    return msgspec.structs.replace(refusal, reasons=reasons, conflict=conflict, changes=changes)
 
 
 def explain_contradiction(
-    request: PlanRequest, node_table: NodeTable, problem: PlacementProblem
-) -> RefusalExplanation:
-    """Return the explanation of a tree whose bound members are in no common domain.
+    refusal: Refusal, request: PlanRequest, node_table: NodeTable, problem: PlacementProblem
+) -> Refusal:
+    """Return the refusal of a tree whose bound members are in no common domain, with its explanation.
 
     The conflict is the topology constraint of the first group whose bound members contradict it, with these members and their
     domains; what would help is to drop the contradicted constraints, if the tree fits then.
     """
-    reasons = tuple(problem.violations)
+    refusal = msgspec.structs.replace(refusal, reasons=tuple(problem.violations))
     if not request.explain:
-        return RefusalExplanation(reasons)
-    key = problem.violated[0]
+        return refusal
     groups = [group for group in walk(request.root) if group.key in set(problem.violated)]
-    group = next(group for group in groups if group.key == key)
-    bound = reasons[0].removeprefix(f"{group_name(key)}: ").removesuffix(NOTHING_NEW)
-    text = f"{topology_text(group)}, but {bound}"
-    conflict = Conflict(kind="topology", object=str(object_key(key)), message=text)
+    group = next(group for group in groups if group.key == problem.violated[0])
+    bound = refusal.reasons[0].removeprefix(f"{group_name(group.key)}: ")
+    text = f"{topology_text(group)}, but {bound.removesuffix(NOTHING_NEW)}"
+    conflict = Conflict(kind="topology", object=str(object_key(group.key)), message=text)
     change = without_topology(RequirementSolver(request, node_table), groups)
-    return RefusalExplanation(reasons, (conflict,), (change,) if change is not None else ())
+    changes = () if change is None else (change,)
+    return msgspec.structs.replace(refusal, conflict=(conflict,), changes=changes)

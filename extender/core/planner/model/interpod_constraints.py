@@ -4,7 +4,7 @@ A rule about pods of the cluster becomes a mask of nodes. A rule about waiting m
 forms. Anti-affinity on domains of one node each becomes a resource axis, as a host port does. Affinity of all
 members of a group to each other becomes a shared domain, like a topology constraint. Any other rule is counted
 while a placement grows (`ConstraintLedger`) and is part of the CP-SAT model. All of this is exact; a rule that
-could only be approximated is left out and listed in `InterpodConstraints.unseen`.
+could only be approximated is left out and listed in `InterpodConstraints.unjudged`.
 """
 
 from __future__ import annotations
@@ -71,9 +71,8 @@ class InterpodConstraints:
     dynamic: list[AntiAffinityDomains | SpreadDomains] = field(default_factory=list)
     # of groups whose pods must share a domain
     keys: dict[GroupKey, tuple[str, ...]] = field(default_factory=dict)
-    # shape and text of rules that are left out
-    unseen: list[tuple[int, str]] = field(default_factory=list)
-    unjudged: dict[int, str] = field(default_factory=dict)  # the same rules: index, text
+    # text of the rules that are left out, by their indexes in `PlanRequest.rules`
+    unjudged: dict[int, str] = field(default_factory=dict)
 
     def exclude(self, shapes: Collection[int], nodes: Bools) -> None:
         """Remove nodes from the masks of some shapes."""
@@ -141,8 +140,8 @@ class _Compiler:
     waiting: Shapes
     constraints: InterpodConstraints
 
-    def near(self, rule: PlanRule) -> None:
-        """Compile pod affinity.
+    def near(self, rule: PlanRule) -> bool:
+        """Compile pod affinity; return whether it is not left out.
 
         Source:
             Plugin InterPodAffinity: a pod that matches its own terms may be the first one anywhere.
@@ -162,7 +161,8 @@ class _Compiler:
             kept = self.constraints.keys.get(group.key, ())
             self.constraints.keys[group.key] = (*kept, *(k for k in rule.keys if k not in kept))
         else:
-            self.constraints.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
+            return not keepers
+        return True
 
     def apart(self, rule: PlanRule) -> None:
         """Compile pod anti-affinity: a node without the key is in no domain."""
@@ -204,10 +204,10 @@ class _Compiler:
         level = self.node_table.level(rule.keys)
         return AntiAffinityDomains(level.domain, level.count, keepers, others, alone)
 
-    def spread(self, rule: PlanRule, index: int) -> None:
-        """Compile a topology spread constraint.
+    def spread(self, rule: PlanRule, index: int) -> bool:
+        """Compile a topology spread constraint; return whether it is not left out.
 
-        Left out if its keepers have different eligible nodes, or if the members that it counts are not exactly its keepers.
+        It is if its keepers have different eligible nodes, or if the members that it counts are not exactly its keepers.
 
         Source:
             Plugin PodTopologySpread: a node is eligible if it has the keys of all constraints of the pod,
@@ -222,11 +222,8 @@ class _Compiler:
         )
         counts = [self._eligible(rule, shape, keys) for shape in sorted(keepers)]
         alike = all((c == counts[0]).all() for c in counts)
-        if keepers != about or not alike:
-            self.constraints.unseen += [(shape, rule_text(rule)) for shape in sorted(keepers)]
-            return
-        if not counts:
-            return
+        if keepers != about or not alike or not counts:
+            return not keepers
         level = self.node_table.level(rule.keys)
         domain = np.where(counts[0], level.domain, -1)
         used = np.unique(domain[domain >= 0])
@@ -244,6 +241,7 @@ class _Compiler:
             )
         )
         self.constraints.exclude(keepers, domain < 0)
+        return True
 
     def _eligible(self, rule: PlanRule, shape: int, keys: tuple[str, ...]) -> Bools:
         nodes = _has(self.node_table, keys)
@@ -269,14 +267,14 @@ def compile_rules(
     waiting = frozenset(m.shape for leaf in _leaves(request.root) for m in leaf.members)
     compiler = _Compiler(request, node_table, waiting, constraints)
     for index, rule in enumerate(request.rules):
-        left_out = len(constraints.unseen)
+        is_judged = True
         if rule.kind == "near" and (strict or not _evictions_may_satisfy(rule, waiting)):
-            compiler.near(rule)
+            is_judged = compiler.near(rule)
         elif strict and rule.kind == "apart":
             compiler.apart(rule)
         elif strict and rule.kind == "spread":
-            compiler.spread(rule, index)
-        if len(constraints.unseen) > left_out:
+            is_judged = compiler.spread(rule, index)
+        if not is_judged:
             constraints.unjudged[index] = rule_text(rule)
     return constraints
 

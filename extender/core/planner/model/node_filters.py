@@ -67,34 +67,32 @@ def tolerated(
     """Return per node whether its taints and its cordon are tolerated; each can be left out."""
     codes, lists = node_table.taints() if taints else (np.zeros(0, dtype=np.int64), [])
     good = [
-        all(t.effect == "PreferNoSchedule" or _tolerates(shape.tolerations, t) for t in node_taints)
+        all(t.effect == "PreferNoSchedule" or tolerates(shape.tolerations, t) for t in node_taints)
         for node_taints in lists
     ]
     mask = (
         np.array(good, dtype=np.bool_)[codes] if lists else np.ones(node_table.size, dtype=np.bool_)
     )
-    if cordons and not _tolerates(shape.tolerations, CORDON):
+    if cordons and not tolerates(shape.tolerations, CORDON):
         mask &= ~node_table.cordoned()
     return mask
 
 
-def _tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
+def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
     """Return whether one of the tolerations matches, as Toleration.ToleratesTaint does."""
-    for t in tolerations:
-        if t.effect and t.effect != taint.effect:
-            continue
-        if t.key and t.key != taint.key:
-            continue
-        if t.operator == "Exists" or t.value == taint.value:
-            return True
-    return False
+    return any(
+        (not t.effect or t.effect == taint.effect)
+        and (not t.key or t.key == taint.key)
+        and (t.operator == "Exists" or t.value == taint.value)
+        for t in tolerations
+    )
 
 
 def avoided_taints(node_table: NodeTable, shape: PodShape) -> Ints:
     """Return per node the number of its taints with PreferNoSchedule that are not tolerated."""
     codes, lists = node_table.taints()
     counts = [
-        sum(t.effect == "PreferNoSchedule" and not _tolerates(shape.tolerations, t) for t in taints)
+        sum(t.effect == "PreferNoSchedule" and not tolerates(shape.tolerations, t) for t in taints)
         for taints in lists
     ]
     return np.array(counts, dtype=np.int64)[codes]
@@ -195,7 +193,7 @@ def port_request(shape: PodShape, axes: list[HostPort]) -> list[int]:
 def free_ports(node_table: NodeTable, axis: HostPort) -> Ints:
     """Return per node 1 if the axis is free, 0 if a port in use there conflicts with it."""
     capacity = np.ones(node_table.size, dtype=np.int64)
-    for i, node in enumerate(node_table.nodes):
+    for i, node in enumerate(() if node_table.is_empty else node_table.nodes):
         for port in node.host_ports:
             if (port.protocol, port.port) == (axis.protocol, axis.port) and (
                 port.ip == axis.ip or ANY_ADDRESS in {port.ip, axis.ip}

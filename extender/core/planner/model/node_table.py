@@ -7,7 +7,8 @@ are computed on first use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -59,6 +60,19 @@ class Level:
         return sums.astype(np.int64)
 
 
+@dataclass(slots=True)
+class _LabelColumns:
+    """What was computed of the labels of nodes; tables of nodes with equal labels share it."""
+
+    codes: dict[str, tuple[Ints, list[str]]] = field(default_factory=dict)
+    levels: dict[tuple[str, ...], Level] = field(default_factory=dict)
+    ups: dict[tuple[tuple[str, ...], tuple[str, ...]], Ints] = field(default_factory=dict)
+    inside: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Ints]] = field(default_factory=dict)
+    own: dict[str, Level] = field(default_factory=dict)
+    outer: dict[tuple[str, str], Ints | None] = field(default_factory=dict)
+    divides: dict[str, bool] = field(default_factory=dict)
+
+
 class NodeTable:
     """A set of nodes as columns, one row per node; columns are computed on first use and kept."""
 
@@ -77,17 +91,14 @@ class NodeTable:
         self.nodes = nodes
         self.size = len(nodes)
         self.index = index if index is not None else _index(nodes)
+        self.is_empty = False  # no pod is counted
+        self._labels = _LabelColumns()
+        self._offered: dict[str, Ints] = {}
         self._free: dict[str, Ints] = {}
-        self._labels: dict[str, tuple[Ints, list[str]]] = {}
-        self._levels: dict[tuple[str, ...], Level] = {}
-        self._ups: dict[tuple[tuple[str, ...], tuple[str, ...]], Ints] = {}
-        self._inside: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Ints]] = {}
-        self._own: dict[str, Level] = {}
-        self._outer: dict[tuple[str, str], Ints | None] = {}
-        self._divides: dict[str, bool] = {}
+        self._stacked: dict[Hashable, Ints] = {}
         self._taints: tuple[Ints, list[tuple[Taint, ...]]] | None = None
         self._cordoned: Bools | None = None
-        self._reserved: bool | None = None
+        self._reserved: Bools | None = None
 
     def renewed(self, nodes: tuple[PlanNode, ...]) -> NodeTable:
         """Return the table of other nodes, with every column that is the same for both.
@@ -104,19 +115,25 @@ class NodeTable:
             return NodeTable(nodes)
         fresh = NodeTable(nodes, index=self.index)
         if all(a.labels == b.labels for a, b in pairs):
-            fresh._labels, fresh._levels, fresh._ups = self._labels, self._levels, self._ups
-            fresh._inside = self._inside
-            fresh._own, fresh._outer = self._own, self._outer
-            fresh._divides = self._divides
+            fresh._labels = self._labels
         if all(a.taints == b.taints for a, b in pairs):
             fresh._taints = self._taints
         if all(a.unschedulable == b.unschedulable for a, b in pairs):
             fresh._cordoned = self._cordoned
+        if all(a.allocatable == b.allocatable for a, b in pairs):
+            fresh._offered = self._offered
         for resource, column in self._free.items():
             renewed = column.copy()
-            renewed[changed] = [_free_on(node, resource) for _, node in pairs]
+            renewed[changed] = _free_on([node for _, node in pairs], resource)
             fresh._free[resource] = renewed
         return fresh
+
+    def emptied(self) -> NodeTable:
+        """Return the table of these nodes as if no pod ran: all that they offer is free."""
+        empty = NodeTable(self.nodes, index=self.index)
+        empty.is_empty, empty._labels, empty._offered = True, self._labels, self._offered
+        empty._taints, empty._cordoned = self._taints, self._cordoned
+        return empty
 
     def extended(self, new: tuple[PlanNode, ...]) -> NodeTable:
         """Return the table of these nodes and of some new ones after them, without computing columns again where possible."""
@@ -126,92 +143,125 @@ class NodeTable:
             return NodeTable(self.nodes + new)  # raises
         longer = NodeTable(self.nodes + new, index=index)
         for resource, column in self._free.items():
-            more = np.array([_free_on(node, resource) for node in new], dtype=np.int64)
-            longer._free[resource] = np.concatenate([column, more])
-        for key, (codes, values) in self._labels.items():
+            longer._free[resource] = np.concatenate([column, _free_on(new, resource)])
+        for resource, column in self._offered.items():
+            longer._offered[resource] = np.concatenate([column, _offered_by(new, resource)])
+        if self._cordoned is not None:
+            cordons = np.array([node.unschedulable for node in new], dtype=np.bool_)
+            longer._cordoned = np.concatenate([self._cordoned, cordons])
+        if self._taints is not None:
+            numbers, lists = self._taints
+            of_list = {taints: number for number, taints in enumerate(lists)}
+            of_new = [of_list.setdefault(node.taints, len(of_list)) for node in new]
+            joined = np.concatenate([numbers, np.array(of_new, dtype=np.int64)])
+            longer._taints = (joined, list(of_list))
+        for key, (codes, values) in self._labels.codes.items():
             number: dict[str | None, int] = {None: -1, **{v: i for i, v in enumerate(values)}}
             added = [node.labels.get(key) for node in new]
             if all(value in number for value in added):  # else the values get other numbers
                 more = np.array([number[value] for value in added], dtype=np.int64)
-                longer._labels[key] = (np.concatenate([codes, more]), values)
+                longer._labels.codes[key] = (np.concatenate([codes, more]), values)
         return longer
 
     def free(self, resource: str) -> Ints:
         """Return the free amount of a resource per node, never negative; 0 where `allocatable` does not name it."""
         column = self._free.get(resource)
         if column is None:
-            column = np.array([_free_on(n, resource) for n in self.nodes], dtype=np.int64)
-            self._free[resource] = column
+            empty = np.maximum(self.offered(resource), 0) if self.is_empty else None
+            column = self._free[resource] = (
+                _free_on(self.nodes, resource) if empty is None else empty
+            )
         return column
+
+    def offered(self, resource: str) -> Ints:
+        """Return the allocatable amount of a resource per node; 0 where `allocatable` does not name it."""
+        if resource not in self._offered:
+            self._offered[resource] = _offered_by(self.nodes, resource)
+        return self._offered[resource]
+
+    def stacked(self, names: tuple[str, ...], *, unreserved: bool = False) -> Ints:
+        """Return the free amounts of some resources, shape (nodes, names); it is not changed.
+
+        Args:
+            unreserved: All that a node offers is free where capacity is reserved for other trees: an upper bound.
+        """
+        if (names, unreserved) not in self._stacked:
+            columns = np.zeros((self.size, len(names)), dtype=np.int64)
+            for at, name in enumerate(names):
+                columns[:, at] = self.free(name)
+                if unreserved:
+                    columns[self.reserved(), at] = self.offered(name)[self.reserved()]
+            columns.setflags(write=False)
+            self._stacked[names, unreserved] = columns
+        return self._stacked[names, unreserved]
 
     def label(self, key: str) -> tuple[Ints, list[str]]:
         """Return per node the number of its value (-1: no such label), and the values in order."""
-        column = self._labels.get(key)
+        column = self._labels.codes.get(key)
         if column is None:
             raw = [n.labels.get(key) for n in self.nodes]
-            values = sorted({v for v in raw if v is not None})
-            number: dict[str | None, int] = {v: i for i, v in enumerate(values)}
-            number[None] = -1
-            column = (np.array([number[v] for v in raw], dtype=np.int64), values)
-            self._labels[key] = column
+            values = sorted(v for v in {*raw} if v is not None)
+            number: dict[str | None, int] = {None: -1, **{v: i for i, v in enumerate(values)}}
+            codes = np.fromiter(map(number.__getitem__, raw), np.int64, self.size)
+            column = self._labels.codes[key] = (codes, values)
         return column
 
     def own_domains(self, key: str) -> Level:
         """Return the domains of one key, in which a node without the label has one of its own: number of values + its row."""
-        if key not in self._own:
+        if key not in self._labels.own:
             codes, values = self.label(key)
             alone = len(values) + np.arange(self.size, dtype=np.int64)
             every: list[tuple[str, ...]] = [
                 *((value,) for value in values),
                 *((node.name,) for node in self.nodes),
             ]
-            self._own[key] = Level((key,), np.where(codes >= 0, codes, alone), every)
-        return self._own[key]
+            self._labels.own[key] = Level((key,), np.where(codes >= 0, codes, alone), every)
+        return self._labels.own[key]
 
     def divides(self, key: str) -> bool:
         """Return whether some nodes have the same value of a key."""
-        if key not in self._divides:
+        if key not in self._labels.divides:
             codes, values = self.label(key)
-            self._divides[key] = int((codes >= 0).sum()) > len(values)
-        return self._divides[key]
+            self._labels.divides[key] = int((codes >= 0).sum()) > len(values)
+        return self._labels.divides[key]
 
     def outer_domains(self, key: str, wider: str) -> Ints | None:
         """Return for each domain of one key (`own_domains`) that of a wider key which contains it; None: some are in several."""
-        if (key, wider) not in self._outer:
+        if (key, wider) not in self._labels.outer:
             inner, outer = self.own_domains(key).domain, self.own_domains(wider).domain
             of_inner = np.full(int(inner.max(initial=-1)) + 1, -1, dtype=np.int64)
             of_inner[inner] = outer
             nested = bool((of_inner[inner] == outer).all())
-            self._outer[key, wider] = of_inner if nested else None
-        return self._outer[key, wider]
+            self._labels.outer[key, wider] = of_inner if nested else None
+        return self._labels.outer[key, wider]
 
     def level(self, keys: tuple[str, ...]) -> Level:
         """Return the domains of a list of keys; no keys: one domain with every node."""
-        level = self._levels.get(keys)
+        level = self._labels.levels.get(keys)
         if level is None:
             level = self._make_level(keys)
-            self._levels[keys] = level
+            self._labels.levels[keys] = level
         return level
 
     def up(self, keys: tuple[str, ...], prefix: tuple[str, ...]) -> Ints:
         """Return, for each domain of `keys`, the domain of `prefix` that contains it."""
-        parents = self._ups.get((keys, prefix))
+        parents = self._labels.ups.get((keys, prefix))
         if parents is None:
             inner, outer = self.level(keys), self.level(prefix)
             parents = np.zeros(inner.count, dtype=np.int64)
             placed = inner.domain >= 0
             parents[inner.domain[placed]] = outer.domain[placed]
-            self._ups[keys, prefix] = parents
+            self._labels.ups[keys, prefix] = parents
         return parents
 
     def inside(self, keys: tuple[str, ...], prefix: tuple[str, ...], outer: int) -> Ints:
         """Return the domains of `keys` that are in a domain of `prefix`, ascending."""
-        domains = self._inside.get((keys, prefix))
+        domains = self._labels.inside.get((keys, prefix))
         if domains is None:
             parents = self.up(keys, prefix)
             order = np.argsort(parents, kind="stable")
             cuts = np.searchsorted(parents[order], np.arange(1, self.level(prefix).count))
-            domains = self._inside[keys, prefix] = np.split(order, cuts)
+            domains = self._labels.inside[keys, prefix] = np.split(order, cuts)
         return domains[outer]
 
     def _make_level(self, keys: tuple[str, ...]) -> Level:
@@ -232,20 +282,22 @@ class NodeTable:
         """Return per node the number of its taint list, and the distinct lists."""
         if self._taints is None:
             number: dict[tuple[Taint, ...], int] = {}
-            codes = [number.setdefault(n.taints, len(number)) for n in self.nodes]
-            self._taints = (np.array(codes, dtype=np.int64), list(number))
+            codes = (number.setdefault(n.taints, len(number)) for n in self.nodes)
+            self._taints = (np.fromiter(codes, np.int64, self.size), list(number))
         return self._taints
 
     def cordoned(self) -> Bools:
         """Return which nodes are marked unschedulable."""
         if self._cordoned is None:
-            self._cordoned = np.array([n.unschedulable for n in self.nodes], dtype=np.bool_)
+            cordons = (n.unschedulable for n in self.nodes)
+            self._cordoned = np.fromiter(cordons, np.bool_, self.size)
         return self._cordoned
 
-    def reserved(self) -> bool:
-        """Return whether some of the capacity of a node is reserved for other trees."""
+    def reserved(self) -> Bools:
+        """Return of which nodes capacity is reserved for other trees."""
         if self._reserved is None:
-            self._reserved = any(node.reserved for node in self.nodes)
+            reserved = (n.reserved and not self.is_empty for n in self.nodes)
+            self._reserved = np.fromiter(reserved, np.bool_, self.size)
         return self._reserved
 
 
@@ -314,8 +366,13 @@ def _index(nodes: tuple[PlanNode, ...]) -> dict[NodeName, int]:
     return index
 
 
-def _free_on(node: PlanNode, resource: str) -> int:
-    return max(node.free.get(resource, 0), 0) if resource in node.allocatable else 0
+def _free_on(nodes: Sequence[PlanNode], resource: str) -> Ints:
+    amounts = (n.free.get(resource, 0) if resource in n.allocatable else 0 for n in nodes)
+    return np.maximum(np.fromiter(amounts, np.int64, len(nodes)), 0)
+
+
+def _offered_by(nodes: Sequence[PlanNode], resource: str) -> Ints:
+    return np.fromiter((n.allocatable.get(resource, 0) for n in nodes), np.int64, len(nodes))
 
 
 def count_fitting(free: Ints, request: Ints) -> Ints:

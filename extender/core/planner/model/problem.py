@@ -6,8 +6,9 @@ not admissible has `alive` False and gets no new pods (C.5), but its bound membe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from operator import or_
 
 import msgspec
 import numpy as np
@@ -36,12 +37,14 @@ from extender.core.planner.model.node_table import (
     count_fitting,
 )
 from extender.core.planner.plan_types import (
+    Changes,
     PlanBound,
     PlanGroup,
     PlanMember,
     PlanPreference,
     PlanRequest,
     admissible,
+    changed_tree,
     domain_keys,
     group_name,
     is_leaf,
@@ -49,6 +52,8 @@ from extender.core.planner.plan_types import (
     satisfied_by_bound,
     threshold,
 )
+
+NOTHING_NEW = "; nothing new is placed"  # end of a violation, which the conflict does not repeat
 
 
 @dataclass(slots=True)
@@ -165,6 +170,23 @@ class PlacementProblem:
     scores: IdentityMemo[Ints | None] = field(default_factory=IdentityMemo)
     _pods: IdentityMemo[PodBounds] = field(default_factory=IdentityMemo)
 
+    def above(self, group: CompiledGroup) -> Iterator[CompiledGroup]:
+        """Yield a group and those above it, the root last."""
+        yield group
+        while group.parent >= 0:
+            group = self.groups[group.parent]
+            yield group
+
+    def below(self, group: CompiledGroup) -> Iterator[CompiledGroup]:
+        """Yield a group and all below it, parents first."""
+        yield group
+        for index in group.children:
+            yield from self.below(self.groups[index])
+
+    def kinds_below(self, group: CompiledGroup) -> list[int]:
+        """Return the kinds of the waiting members of a group, and of those below it, ascending."""
+        return sorted({kind for each in self.below(group) for kind in each.members})
+
     def pods(self, counts: Ints | None = None) -> PodBounds:
         """Return how many pods fit where, as long as none is placed; `counts`: instead of those of the problem."""
         table = self.counts if counts is None else counts
@@ -190,6 +212,44 @@ class Options:
     no_pod_limit: bool = False  # how many pods a node may run
     only_near: bool = False  # without rules that evicting other pods could satisfy (C.2)
 
+    def __or__(self, other: Options) -> Options:
+        """Return both."""
+        return Options(*map(or_, astuple(self), astuple(other)))
+
+
+@dataclass(slots=True, frozen=True)
+class LeftOut:
+    """Requirements that an explanation leaves out of a request."""
+
+    options: Options = Options()
+    groups: Changes = field(default_factory=dict)
+    of_shapes: tuple[Callable[[PodShape], PodShape], ...] = ()  # each changes every shape
+    rules: frozenset[int] = frozenset()  # between pods, by their indexes, which the others keep
+
+    def __or__(self, other: LeftOut) -> LeftOut:
+        """Return both."""
+        groups = {**self.groups}
+        for key, change in other.groups.items():
+            groups[key] = groups[key] | change if key in groups else change
+        options, of_shapes = self.options | other.options, self.of_shapes + other.of_shapes
+        return LeftOut(options, groups, of_shapes, self.rules | other.rules)
+
+    def of(self, request: PlanRequest) -> PlanRequest:
+        """Return a request without them, but for the options; what does not change is the same object."""
+        if self.groups:
+            root = changed_tree(request.root, self.groups)
+            request = msgspec.structs.replace(request, root=root)
+        for change in self.of_shapes:
+            shapes = tuple(map(change, request.shapes))
+            request = msgspec.structs.replace(request, shapes=shapes)
+        if self.rules:
+            rules = tuple(
+                msgspec.structs.replace(rule, shapes=(), about=()) if i in self.rules else rule
+                for i, rule in enumerate(request.rules)
+            )
+            request = msgspec.structs.replace(request, rules=rules)
+        return request
+
 
 def compile_request(
     request: PlanRequest,
@@ -201,20 +261,20 @@ def compile_request(
     """Compile a request; cheap if the columns of `node_table` are computed already.
 
     Args:
-        compiled: A request of the same tree, compiled without node rejections and rules: its groups and kinds are used
-            again where they are the same, which saves most of the time for a large tree.
+        compiled: A request that was compiled without node rejections and rules: its groups and kinds are used again where
+            they are the same, which saves most of the time for a large tree.
     """
     options = options or Options()
     rules = InterpodConstraints()
     if not options.no_rules:
         rules = compile_rules(request, node_table, strict=not options.only_near)
-    if compiled is not None and shares_groups(request, compiled):
+    if compiled is not None and shares_groups(request, node_table, compiled):
         groups, kinds = compiled.groups, compiled.kinds
         rejected = [frozenset[int]()] * len(kinds)
     else:
         groups, kinds, rejected = _groups(request, node_table, options, rules)
     shapes = [request.shapes[shape] for shape in kinds]
-    axes, requests, free = _free_capacity(node_table, shapes, request, options)
+    axes, requests, free = _free_capacity(node_table, shapes, options)
     if rules.axes:
         axes, requests, free = _with_rules(rules, kinds, axes, requests, free)
     allowed = np.zeros((len(kinds), node_table.size), dtype=np.bool_)
@@ -271,10 +331,11 @@ def with_keys(problem: PlacementProblem, keys: Mapping[int, str]) -> PlacementPr
     return other
 
 
-def shares_groups(request: PlanRequest, compiled: PlacementProblem) -> bool:
-    """Return whether the groups and kinds of a compiled request are those of another one; its nodes must be the same."""
+def shares_groups(request: PlanRequest, node_table: NodeTable, compiled: PlacementProblem) -> bool:
+    """Return whether the groups and kinds of a compiled request are those of another one."""
     return (
         request.root is compiled.groups[0].source
+        and node_table is compiled.node_table
         and not request.rejected_nodes
         and not request.rules  # their keys are part of the levels of groups
     )
@@ -397,7 +458,7 @@ def _least(group: CompiledGroup, groups: list[CompiledGroup]) -> int:
 
 
 def _free_capacity(
-    node_table: NodeTable, shapes: list[PodShape], request: PlanRequest, options: Options
+    node_table: NodeTable, shapes: list[PodShape], options: Options
 ) -> tuple[list[str], Ints, Ints]:
     """Return the axes (requested resources, `pods`, host ports per address), requests and free capacity."""
     per_shape = [{**{r: v for r, v in s.requests if v > 0}, "pods": 1} for s in shapes]
@@ -408,21 +469,16 @@ def _free_capacity(
         for a, s in zip(per_shape, shapes, strict=True)
     ]
     requests = np.array(rows, dtype=np.int64).reshape(len(shapes), len(names) + len(ports))
+    unlimited = FIT_MAX << 20
     if options.no_resources:
-        columns = [
-            np.full(node_table.size, FIT_MAX << 20, dtype=np.int64) for _ in [*names, *ports]
-        ]
+        free = np.full((node_table.size, len(names) + len(ports)), unlimited, dtype=np.int64)
     else:
-        columns = [node_table.free(r) for r in names] + [free_ports(node_table, p) for p in ports]
-        if options.no_reservations:
-            columns = _unreserved(request, names, columns)
+        free = node_table.stacked(tuple(names), unreserved=options.no_reservations)
+        if ports:
+            free = np.column_stack([free, *(free_ports(node_table, port) for port in ports)])
         if options.no_pod_limit:
-            columns[names.index("pods")] = np.full(node_table.size, FIT_MAX << 20, dtype=np.int64)
-    free = (
-        np.stack(columns, axis=1)
-        if node_table.size
-        else np.zeros((0, len(columns)), dtype=np.int64)
-    )
+            free = free.copy()
+            free[:, names.index("pods")] = unlimited
     axes = names + [f"host port {p.port}/{p.protocol}" for p in ports]
     return axes, requests, free
 
@@ -437,16 +493,6 @@ def _with_rules(
         requests = np.column_stack([requests, np.array(takes, dtype=np.int64)])
         free = np.column_stack([free, axis.capacity])
     return axes, requests, free
-
-
-def _unreserved(request: PlanRequest, names: list[str], columns: list[Ints]) -> list[Ints]:
-    """Set the free capacity of nodes with reservations of other trees to allocatable: an upper bound."""
-    columns = [c.copy() for c in columns]
-    for i, node in enumerate(request.nodes):
-        if node.reserved:
-            for name, column in zip(names, columns, strict=False):
-                column[i] = node.allocatable.get(name, 0)
-    return columns
 
 
 def _pin(problem: PlacementProblem) -> None:
@@ -476,27 +522,20 @@ def _violation(group: CompiledGroup, bound: list[PlanBound], node_table: NodeTab
     """Return the reason why the bound members of a group are in no common domain, or an empty string."""
     name = group_name(group.source.key)
     for key in domain_keys(group.source):
-        first: PlanBound | None = None
+        first: tuple[str, str] | None = None  # a value, and a pod that is in its domain
         for b in bound:
             node = node_table.index.get(b.node)
-            if node is None:
-                return (
-                    f"{name}: member {b.pod} is bound to node {b.node}, which is not in the "
-                    f"cluster, so its domain of {key} is not known; nothing new is placed"
-                )
-            value = node_table.nodes[node].labels.get(key)
+            value = node_table.nodes[node].labels.get(key) if node is not None else None
             if value is None:
+                why = f"which has no label {key}"
+                if node is None:
+                    why = f"which is not in the cluster, so its domain of {key} is not known"
+                return f"{name}: member {b.pod} is bound to node {b.node}, {why}{NOTHING_NEW}"
+            first = first or (value, b.pod)
+            if first[0] != value:
                 return (
-                    f"{name}: member {b.pod} is bound to node {b.node}, which has no label {key}; "
-                    "nothing new is placed"
-                )
-            if first is None:
-                first = b
-            elif node_table.nodes[node_table.index[first.node]].labels[key] != value:
-                other = node_table.nodes[node_table.index[first.node]].labels[key]
-                return (
-                    f'{name}: bound members are in two domains of {key}: "{other}" ({first.pod}) '
-                    f'and "{value}" ({b.pod}); nothing new is placed'
+                    f'{name}: bound members are in two domains of {key}: "{first[0]}" ({first[1]}) '
+                    f'and "{value}" ({b.pod}){NOTHING_NEW}'
                 )
     return ""
 
@@ -508,7 +547,10 @@ def given(request: PlanRequest, problem: PlacementProblem, *, limited: bool) -> 
     """
     used = sorted({problem.kinds[k] for g in problem.groups for k in g.members})
     lines = dict.fromkeys(text for s in used for text in request.shapes[s].unmodelled)
-    lines |= dict.fromkeys(text for shape, text in problem.rules.unseen if shape in used)
+    unjudged = problem.rules.unjudged.items()
+    lines |= {
+        text: None for i, text in unjudged if not set(used).isdisjoint(request.rules[i].shapes)
+    }
     if limited and request.rejected_nodes:
         names = sorted({v.node for v in request.rejected_nodes})
         lines[f"kube-scheduler refused {join_names(names)}"] = None

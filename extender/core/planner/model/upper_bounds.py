@@ -7,6 +7,7 @@ Each group is bounded as if it were alone, but for groups that are alike: those 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -143,30 +144,29 @@ class _Copies:
         self._problem = problem
         self._pods = pods
         self._signature: dict[int, int] = {}  # number of it, by index of the group
-        self._number: dict[object, int] = {}
+        self._number: dict[tuple[object, ...], int] = {}
         self._fit: dict[int, Ints] = {}  # number -> how many fit, per domain of its level
 
     def add(self, group: CompiledGroup) -> None:
         """Count how many groups like this one fit in each of its domains; its children were added before."""
         if not group.alive or group.pinned >= 0 or group.bound or group.holds:
             return
+        parts: (
+            tuple[tuple[int, int], ...] | None
+        )  # pods of each kind, or children of each signature
         if group.leaf:
-            sizes = tuple((k, len(m)) for k, m in sorted(group.members.items()))
-            signature: object = (
-                "leaf", group.level.keys, group.exclusive, group.minimum, sizes, self._closed(group)
-            )  # fmt: skip
-        else:
-            below = self._classes(group)
-            if below is None:
-                return
-            children = tuple(sorted(below.items()))
-            signature = (
-                "composite", group.level.keys, group.exclusive, group.minimum, children, self._closed(group)
-            )  # fmt: skip
+            parts = tuple((k, len(m)) for k, m in sorted(group.members.items()))
+        elif (parts := self._classes(group)) is None:
+            return
+        closed = self._problem.exclusive.closed.get(group.index)
+        signature = (
+            group.leaf, group.level.keys, group.exclusive, group.minimum, parts,
+            b"" if closed is None else closed.tobytes(),
+        )  # fmt: skip
         number = self._number.setdefault(signature, len(self._number))
         self._signature[group.index] = number
         if number not in self._fit:
-            fit = self._leaves(group) if group.leaf else self._composites(group)
+            fit = self._fitting(group)
             if group.exclusive:  # a domain counts for one of them, and for none if others have it
                 fit = np.where(self._problem.exclusive.closed[group.index], 0, np.minimum(fit, 1))
             self._fit[number] = fit
@@ -195,39 +195,23 @@ class _Copies:
             all_required &= fit >= sum(child.required for child in children)
         return fitting, all_required
 
-    def _closed(self, group: CompiledGroup) -> bytes:
-        closed = self._problem.exclusive.closed.get(group.index)
-        return b"" if closed is None else closed.tobytes()
-
-    def _classes(self, group: CompiledGroup) -> dict[int, int] | None:
+    def _classes(self, group: CompiledGroup) -> tuple[tuple[int, int], ...] | None:
         """Return how many children of each signature a composite has; None if one has bound members."""
-        counts: dict[int, int] = {}
-        for index in group.children:
-            if not self._problem.groups[index].alive:
-                continue
-            number = self._signature.get(index)
-            if number is None:
-                return None
-            counts[number] = counts.get(number, 0) + 1
-        return counts
+        alive = [i for i in group.children if self._problem.groups[i].alive]
+        if any(i not in self._signature for i in alive):
+            return None
+        return tuple(sorted(Counter(self._signature[i] for i in alive).items()))
 
-    def _leaves(self, leaf: CompiledGroup) -> Ints:
-        if leaf.minimum <= 0:
-            return np.full(leaf.level.count, FIT_MAX, dtype=np.int64)
-        pods = self._pods.total(sorted(leaf.members), leaf.level)
-        return np.minimum(pods // leaf.minimum, FIT_MAX)
-
-    def _composites(self, group: CompiledGroup) -> Ints:
-        if group.minimum <= 0:
-            return np.full(group.level.count, FIT_MAX, dtype=np.int64)
-        children = {
-            self._signature[i]: self._problem.groups[i]
-            for i in group.children
-            if i in self._signature
-        }
+    def _fitting(self, group: CompiledGroup) -> Ints:
+        """Return how many groups like this one fit in each of its domains, by what they need at least."""
         total = np.zeros(group.level.count, dtype=np.int64)
-        for number, child in children.items():
-            total += self._inside(child, group, self._fit[number])
+        if group.minimum <= 0:
+            return total + FIT_MAX
+        if group.leaf:
+            total += self._pods.total(sorted(group.members), group.level)
+        children = {self._signature[i]: i for i in group.children if i in self._signature}
+        for number, index in children.items():
+            total += self._inside(self._problem.groups[index], group, self._fit[number])
         return np.minimum(total // group.minimum, FIT_MAX)
 
     def _inside(self, child: CompiledGroup, parent: CompiledGroup, fit: Ints) -> Ints:

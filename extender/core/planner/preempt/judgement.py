@@ -14,7 +14,6 @@ from extender.core.model.ids import NodeName
 from extender.core.model.visibility import Visibility, name_for
 from extender.core.planner.explain.additional_nodes import with_counts
 from extender.core.planner.explain.relaxations import (
-    RefusalExplanation,
     evicting,
     explain,
     explain_contradiction,
@@ -143,7 +142,7 @@ def _explained(request: PlanRequest, node_table: NodeTable, refusal: Refusal) ->
     roomier = without(request, pods)
     roomier = msgspec.structs.replace(roomier, evictable=None, rejected_nodes=())
     table = node_table.renewed(roomier.nodes)
-    explanation = _explanation(roomier, table, request.rejected_nodes) if pods else None
+    explanation = _explanation(refusal, roomier, table, request.rejected_nodes) if pods else None
     if explanation is None:
         # no eviction changes anything, or it is not the capacity of units that decides
         alone = plan(msgspec.structs.replace(request, evictable=None), node_table=node_table)
@@ -156,7 +155,7 @@ def _explained(request: PlanRequest, node_table: NodeTable, refusal: Refusal) ->
             when_empty=alone.when_empty,
             reasons_when_empty=alone.reasons_when_empty,
         )
-    refusal = compared_with_empty(refusal, request)
+    refusal = compared_with_empty(refusal, request, node_table)
     source = request.evictable or Evictable(priority=0)
     usable = FREE_OR_LOWER if source.may_preempt and source.units else FREE
     conflict = (
@@ -178,16 +177,19 @@ def _cheapest_first(changes: Iterable[Relaxation]) -> tuple[Relaxation, ...]:
 
 
 def _explanation(
-    roomier: PlanRequest, node_table: NodeTable, rejected_nodes: tuple[NodeRejection, ...]
-) -> RefusalExplanation | None:
-    """Return why a tree does not fit without the pods that may go; None: that is not proved."""
+    refusal: Refusal,
+    roomier: PlanRequest,
+    node_table: NodeTable,
+    rejected_nodes: tuple[NodeRejection, ...],
+) -> Refusal | None:
+    """Return a refusal with why the tree does not fit without the pods that may go; None: that is not proved."""
     problem = compile_request(roomier, node_table)
     if problem.violations:
-        return explain_contradiction(roomier, node_table, problem)
+        return explain_contradiction(refusal, roomier, node_table, problem)
     solved = solve(roomier, node_table, problem=problem, maximise=False)
     if solved.solution is not None or not solved.proved:
         return None
-    return explain(roomier, node_table, solved, rejected_nodes)
+    return explain(refusal, roomier, node_table, solved, rejected_nodes)
 
 
 def _may_go(request: PlanRequest) -> Iterator[PlanVictim]:

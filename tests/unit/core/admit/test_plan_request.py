@@ -15,6 +15,7 @@ from extender.core.admit.plan_request import (
     is_running,
     members_without_reservation,
     plan_request,
+    vacated,
 )
 from extender.core.capacity.free_capacity import NodeRowCache, UsedCapacity, used_capacity
 from extender.core.log.events import (
@@ -22,6 +23,8 @@ from extender.core.log.events import (
     GangAdmitted,
     GangObserved,
     GroupRecord,
+    MoveRecord,
+    MovesPlanned,
     NewEvent,
     NodeRejected,
 )
@@ -96,6 +99,27 @@ def test_reservations_take_capacity_until_their_pod_is_assigned():
     assert request.nodes[0].reserved
     cluster.change_pod("other-0", node=NodeName("n0"))
     assert _free(_request(cluster.seen, state, "g")) == 5
+
+
+@pytest.mark.parametrize(("mover", "free"), [("g", 8), ("other", 6)])
+def test_a_vacated_tree_leaves_moves_of_others(mover, free):
+    """What is held for moves of other gangs is not free for a tree that is planned anew; what was for its own is."""
+    cluster = FakeCluster(
+        a_node("n0", gpu=8), a_node("n1", gpu=2), *a_gang("g", pods=1), *a_gang("other", pods=1)
+    )
+    cluster.change_pod(f"{mover}-0", node=NodeName("n1"))
+    root = cluster.group(mover)
+    move = MoveRecord(
+        pod=f"default/{mover}-0", uid=cluster.pod(f"{mover}-0").uid, group=mover, gang=f"default/{mover}", gang_uid=root.uid,
+        source=NodeName("n1"), target=NodeName("n0"), requests={GPU: 2, "pods": 1}, priority=0,
+    )  # fmt: skip
+    state = folded(
+        EMPTY,
+        (root.uid, f"default/{mover}", GangObserved(kind="PodGroup")),
+        (NIL_GANG, "", MovesPlanned(plan=PlanId("p"), question="q", by="", moves=(move,))),
+    )
+    tree = next(t for t in forest_of(cluster.seen).trees.values() if t.root.key.name == "g")
+    assert _free(_request(*vacated(cluster.seen, state, [tree]), "g")) == free
 
 
 @pytest.mark.parametrize(("priority", "free"), [(9, 8), (10, 6), (11, 6)])

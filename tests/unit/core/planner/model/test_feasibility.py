@@ -6,18 +6,20 @@ import msgspec
 import pytest
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.pods import PodShape
 from extender.core.planner.plan_types import (
     PlanBound,
     PlanGroup,
     PlanMember,
+    PlanNode,
+    PlanRequest,
+    Refusal,
     admissible,
     satisfied_by_bound,
-    status,
     waiting_reasons,
 )
+from extender.core.planner.planning import plan
 from tests.support.planning import spec_vectors
-
-WORDS = {"UU": "UnschedulableAndUnresolvable"}
 
 
 def leaf(name: str, *, minimum: int = 1, basic: bool = False, pending: int = 0, bound: int = 0):
@@ -45,11 +47,27 @@ def composite(*children: PlanGroup, minimum: int = 1, basic: bool = False):
     )
 
 
-@pytest.mark.parametrize("row", spec_vectors.by_id("T01")["rows"])
-def test_status(row):
-    """T01: M, S, R, U, UU -> status."""
-    *counts, want = row
-    assert status(*counts) == WORDS.get(want, want)
+@pytest.mark.parametrize("row", [r for r in spec_vectors.by_id("T01")["rows"] if r[1] and not r[2]])
+def test_status_of_a_tried_tree(row):
+    """T01: M, S, U, UU -> status; S bound, U without capacity, UU without a node that their selector matches."""
+    minimum, satisfied, _, unschedulable, unresolvable, expected = row
+    every = [
+        *(leaf(f"s{i}", bound=1) for i in range(satisfied)),
+        *(leaf(f"u{i}", pending=1) for i in range(unschedulable)),
+        *(
+            msgspec.structs.replace(
+                leaf(f"x{i}"), members=(PlanMember(pod=f"ns/x{i}", uid=PodUid(f"x{i}"), shape=1),)
+            )
+            for i in range(unresolvable)
+        ),
+    ]
+    node = PlanNode(name=NodeName("n"), allocatable={"pods": 9}, free={"pods": 0})
+    shapes = (PodShape(requests=()), PodShape(requests=(), node_selector=(("no", "such"),)))
+    verdict = plan(
+        PlanRequest(root=composite(*every, minimum=minimum), nodes=(node,), shapes=shapes)
+    )
+    status = verdict.status if isinstance(verdict, Refusal) else "Success"
+    assert status == {"UU": "UnschedulableAndUnresolvable"}.get(expected, expected)
 
 
 def _policy(text: str) -> dict:
