@@ -22,6 +22,7 @@ from extender.core.workloads.workload_kind import (
     WorkloadParts,
     fields_type,
     has_condition,
+    held_workload,
     is_suspended,
     managed_by_other,
     number,
@@ -146,12 +147,8 @@ def job_problems(
             "is TerminatingOrFailed; with podFailurePolicy it is Failed, which is the default then"
         )
         yield "podReplacementPolicy", text
-    of_indexes = [
-        field_name
-        for field_name in ("backoffLimitPerIndex", "successPolicy")
-        if spec.get(field_name) is not None
-    ]
-    for field in () if indexed else of_indexes:
+    of_indexes = ("backoffLimitPerIndex", "successPolicy")
+    for field in () if indexed else (each for each in of_indexes if spec.get(each) is not None):
         yield (
             field,
             "is for Indexed Jobs; set completionMode Indexed with completions, or remove it",
@@ -160,10 +157,8 @@ def job_problems(
     if failed is not None and per_index is None:
         yield "maxFailedIndexes", "needs backoffLimitPerIndex; set it, or remove maxFailedIndexes"
     if failed is not None and failed > number(spec, "completions", failed):
-        yield (
-            "maxFailedIndexes",
-            f"is {failed}, more than completions, which is {spec['completions']}",
-        )
+        text = f"is {failed}, more than completions, which is {spec['completions']}"
+        yield "maxFailedIndexes", text
     actions = [rule.get("action") for rule in (policy or {}).get("rules") or ()]
     if "FailIndex" in actions and per_index is None:
         where = f"podFailurePolicy.rules[{actions.index('FailIndex')}].action"
@@ -187,12 +182,7 @@ def _of_cronjob(cronjob: Mapping[str, Any]) -> HeldWorkload:
     template = required(cronjob, "spec", "jobTemplate")
     metadata, spec = template.get("metadata") or {}, required(template, "spec")
     suspended = {"suspend": True} if cronjob["spec"].get("suspend") else {}
-    return HeldWorkload(
-        spec={**spec, **suspended},
-        labels=metadata.get("labels") or {},
-        annotations=metadata.get("annotations") or {},
-        metadata_at="spec.jobTemplate.metadata",
-    )
+    return held_workload({**spec, **suspended}, metadata, metadata_at="spec.jobTemplate.metadata")
 
 
 def old_labels(labels: Mapping[str, str]) -> Mapping[str, str]:

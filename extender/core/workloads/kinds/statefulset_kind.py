@@ -65,14 +65,9 @@ def _refusals(workload: WorkloadObject) -> Iterator[TreeRefusal]:
 def _pod_labels(
     workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
 ) -> Mapping[str, str]:
-    """Return the labels of a pod with its name and its ordinal."""
     del leaf
     ordinal = number(workload.spec.get("ordinals") or {}, "start", 0) + number_
-    return {
-        **labels,
-        POD_NAME_LABEL: f"{workload.name}-{ordinal}",
-        POD_INDEX: str(ordinal),
-    }
+    return {**labels, POD_NAME_LABEL: f"{workload.name}-{ordinal}", POD_INDEX: str(ordinal)}
 
 
 STATEFULSET: Final = WorkloadKind(
