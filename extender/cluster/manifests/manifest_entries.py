@@ -364,7 +364,7 @@ class _DirectReader:
             shared = self._parts[status_key] = msgspec.json.decode(status_key, type=api.NodeStatus)
         metadata = node.metadata
         return api.Node(
-            api_version="v1", kind=node.kind, metadata=metadata, spec=spec, status=shared
+            api_version=node.api_version, kind="Node", metadata=metadata, spec=spec, status=shared
         )
 
     def _has_unknown_names(self, metadata: api.ObjectMeta) -> bool:

@@ -215,7 +215,11 @@ def _references(path: str, claims: Sequence[api.ClaimReference]) -> Iterator[str
 def _containers(spec: api.PodSpec) -> Iterator[str]:
     for path, container in _all_containers(spec):
         yield from _resources(f"{path}.resources", container.resources)
-        yield from _resource_names(f"{path}.resources", container.resources)
+        for field, name, _ in _named_amounts(container.resources):
+            # one with a prefix is a device that a node may have
+            if "/" not in name and name not in _RESOURCES and not name.startswith(_HUGE_PAGES):
+                hint = did_you_mean(name, _RESOURCES) or "; a device has a prefix: nvidia.com/gpu"
+                yield f"{path}.resources.{field}: {name}: there is no such resource{hint}"
         yield from _one_of(f"{path}.restartPolicy", container.restart_policy, _RESTARTS)
     names = [container.name for _, container in _all_containers(spec) if container.name]
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -263,14 +267,6 @@ def _affinity(affinity: api.Affinity) -> Iterator[str]:
 def _one_of(path: str, value: str, allowed: Sequence[str]) -> Iterator[str]:
     if value and value not in allowed:
         yield f'{path}: "{value}" is none of {", ".join(allowed)}'
-
-
-def _resource_names(path: str, needs: api.ResourceNeeds) -> Iterator[str]:
-    """Yield resources without a prefix that Kubernetes does not have; one with a prefix is a device that a node may have."""
-    for field, name, _ in _named_amounts(needs):
-        if "/" not in name and name not in _RESOURCES and not name.startswith(_HUGE_PAGES):
-            hint = did_you_mean(name, _RESOURCES) or "; a device has a prefix: nvidia.com/gpu"
-            yield f"{path}.{field}: {name}: there is no such resource{hint}"
 
 
 def _named_amounts(needs: api.ResourceNeeds) -> Iterator[tuple[str, str, Written]]:

@@ -405,7 +405,10 @@ class WorkloadSources:
     def owned_by(self, owner: WorkloadObject, kinds: Collection[str]) -> WorkloadObject | None:
         """Return the first workload of some kinds that has another one as controlling owner, or None."""
         of_kinds = (each for each in self.workloads.values() if each.kind in kinds)
-        return next((each for each in of_kinds if self.owner_of(each) is owner), None)
+        of_files = self.workloads.get(_name(owner))
+        return next(
+            (each for each in of_kinds if of_files and self.owner_of(each) is of_files), None
+        )
 
     def runtime(self, trainjob: WorkloadObject) -> Mapping[str, Any]:
         """Return the `spec` of the runtime of a TrainJob.

@@ -75,19 +75,6 @@ class _Reading(msgspec.Struct, frozen=True):
     retire_reason: RetireReason | None
 
 
-def _of_adopted(
-    before: WorkloadTree, name: str, reason: RetireReason | None
-) -> tuple[str, RetireReason | None]:
-    """Return profile and reason to retire of a workload with adopted groups.
-
-    Its composites stay, because groups of another controller are below them: it does not retire because its label is gone,
-    nor when it has finished while it has groups.
-    """
-    if reason == "opted-out" or (reason == "finished" and before.groups):
-        reason = None
-    return name or before.profile, reason
-
-
 class _Waiting(Exception):
     """The owner of a workload is not known yet."""
 
@@ -212,7 +199,11 @@ class TreeController:
         reading = self._read(workload)
         name, reason = reading.profile, reading.retire_reason
         if before is not None and before.adopted:
-            name, reason = _of_adopted(before, name, reason)
+            # Its composites stay, because groups of another controller are below them: it does not retire because its
+            # label is gone, nor when it has finished while it has groups.
+            if reason == "opted-out" or (reason == "finished" and before.groups):
+                reason = None
+            name = name or before.profile
         if reason:
             return (retire(before, reason), b"") if before is not None else None
         if name not in view.profiles and "TreeProfile" not in view.synced:

@@ -114,14 +114,9 @@ def decide_tree(
     if result.outcome == "kept-out":
         retired = retire(before, "scheduled-by-other") if before else None
         return retired, b""
-    encoded = encode_request(request)
+    encoded = _ENCODER.encode(request)  # canonical: equal inputs give equal bytes
     event = _event(request, result, digest_of(encoded, ()))
     return (event if before is None or _differs(event, before) else None), encoded
-
-
-def encode_request(request: CompileRequest) -> bytes:
-    """Return the canonical bytes of an input: equal inputs give equal bytes."""
-    return _ENCODER.encode(request)
 
 
 def decode_request(encoded: bytes) -> CompileRequest:

@@ -40,8 +40,7 @@ _TAIL = re.compile(rf"-(?P<set>[a-z0-9]+)-(?P<role>{_ROLE_NAME}){lws.TAIL}")
 Role = Mapping[str, Any]
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del policy
+def _parts(workload: WorkloadObject, _policy: TreePolicy, observed: Observed) -> WorkloadParts:
     roles = {str(role["name"]): role for role in workload.spec.get("roles") or ()}
 
     def replica_of(name: str, labels: Mapping[str, str]) -> lws.Replica | None:

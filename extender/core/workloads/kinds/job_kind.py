@@ -40,8 +40,7 @@ _OLD_LABELS = {"job-name": NAME_LABEL, "controller-uid": UID_LABEL}
 MANAGER = "kubernetes.io/job-controller"
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del policy, observed
+def _parts(workload: WorkloadObject, _policy: TreePolicy, _observed: Observed) -> WorkloadParts:
     spec = workload.spec
     most = pods_at_once(spec)
     pods = min(most, remaining_pods(workload))
@@ -191,10 +190,9 @@ def old_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _pod_labels(
-    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+    workload: WorkloadObject, labels: Mapping[str, str], _leaf: Leaf, number_: int
 ) -> Mapping[str, str]:
     """Return the labels of a pod; with its index while none of them has ended, after which it is another one."""
-    del leaf
     indexed = workload.spec.get("completionMode") == "Indexed"
     ended = number(workload.status, "succeeded", 0) or number(workload.status, "failed", 0)
     index = {INDEX_LABEL: str(number_)} if indexed and not ended else {}

@@ -78,14 +78,13 @@ class _Framework(msgspec.Struct, frozen=True, kw_only=True):
         return {role: types[role] for role in self.roles if types.get(role) is not None}
 
     def pod_labels(
-        self, workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+        self, _workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
     ) -> Mapping[str, str]:
         """Return the labels of a pod, with those that name the operator, the replica type and the number.
 
         Source:
             `createNewPod` of training-operator, `newWorker` and `newLauncherPodTemplate` of mpi-operator.
         """
-        del workload
         own = {**labels, OPERATOR_LABEL: self.operator, self.role_label: leaf.role}
         return own if leaf.role == "launcher" else {**own, REPLICA_INDEX_LABEL: str(number_)}
 

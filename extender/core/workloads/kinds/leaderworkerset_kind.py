@@ -332,10 +332,9 @@ class _Templates:
 
 
 def pod_labels(
-    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+    _workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
 ) -> Mapping[str, str]:
     """Return the labels of a pod with its place in its replica, which a worker of a subgroup has no label for here."""
-    del workload
     index = labels.get(GROUP_INDEX) or labels.get(POD_INDEX, "")
     own = {key: text for key, text in labels.items() if key not in (WORKER_INDEX, POD_INDEX)}
     own[GROUP_INDEX] = index
@@ -503,11 +502,8 @@ def starts_leader_first(workload: WorkloadObject, suffix: str) -> str:
 _TAIL = re.compile(TAIL)
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del policy
-
-    def replica_of(name: str, labels: Mapping[str, str]) -> Replica | None:
-        del labels
+def _parts(workload: WorkloadObject, _policy: TreePolicy, observed: Observed) -> WorkloadParts:
+    def replica_of(name: str, _labels: Mapping[str, str]) -> Replica | None:
         return split_replica(_TAIL, workload.name, name)
 
     replicas = observed_replicas(observed, replica_of, lambda _: _replicas(workload))

@@ -65,8 +65,7 @@ _WAITS_FOR_HEAD: Mapping[str, Any] = {
 WorkerGroup = Mapping[str, Any]
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del policy
+def _parts(workload: WorkloadObject, _policy: TreePolicy, observed: Observed) -> WorkloadParts:
     head = _head_template(workload)
     children: list[Part] = [_leaf(_name(workload, HEAD), "head", head, 1, 1, 1)]
     matches = (split_name(_REPLICA, workload.name, use.name) for use in observed.uses if use.pods)
@@ -264,14 +263,13 @@ def _of_rayservice(rayservice: Mapping[str, Any]) -> HeldWorkload:
 
 
 def _pod_labels(
-    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+    _workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, _number: int
 ) -> Mapping[str, str]:
     """Return the labels of a pod with those that name its cluster, its group and its part in it.
 
     Source:
         `labelPod` in ray-operator/controllers/ray/common/pod.go.
     """
-    del workload, number_
     replica = labels.get(REPLICA_LABEL, "")
     group = labels.get(GROUP_LABEL) or (replica if leaf.role else _group_of(replica))
     node_type = "head" if group == HEAD else "worker"
