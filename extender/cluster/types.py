@@ -32,8 +32,6 @@ class Present(Part, frozen=True, kw_only=True):
 
 
 class OwnerReference(Part, frozen=True, kw_only=True):
-    """The owner of an object."""
-
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -42,8 +40,6 @@ class OwnerReference(Part, frozen=True, kw_only=True):
 
 
 class ObjectMeta(Whole, frozen=True, kw_only=True):
-    """The metadata of an object."""
-
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -77,8 +73,6 @@ class KubernetesObject(Part, frozen=True, kw_only=True):
 
 
 class StoredCondition(Part, frozen=True, kw_only=True):
-    """A condition of any object."""
-
     type: str
     status: str = ""
     reason: str = ""
@@ -100,8 +94,6 @@ class ClaimReference(Named, frozen=True, kw_only=True):
 
 
 class SelectorRequirement(Part, frozen=True, kw_only=True):
-    """One expression of a node selector term."""
-
     key: str
     operator: Operator
     values: tuple[str, ...] = ()
@@ -143,8 +135,6 @@ class PersistentVolume(KubernetesObject, frozen=True, kw_only=True):
 
 
 class ClaimSpec(Whole, frozen=True, kw_only=True):
-    """The spec of a claim: its volume, its access modes, and the class that makes the volume."""
-
     volume_name: str = ""
     access_modes: tuple[str, ...] = ()
     storage_class_name: str | None = None  # None: the default class; empty: only volumes that exist
@@ -160,29 +150,21 @@ class PersistentVolumeClaim(KubernetesObject, Whole, frozen=True, kw_only=True):
 
 
 class TopologyLabel(Whole, frozen=True, kw_only=True):
-    """A node label with the values that are allowed."""
-
     key: str
     values: tuple[str, ...]
 
 
 class TopologyTerm(Whole, frozen=True, kw_only=True):
-    """Node labels that must all have an allowed value."""
-
     match_label_expressions: tuple[TopologyLabel, ...] = ()
 
 
 class StorageClass(KubernetesObject, Whole, frozen=True, kw_only=True):
-    """How volumes are made for claims: by whom, when, and for which nodes."""
-
     provisioner: str = ""
     volume_binding_mode: Literal["Immediate", "WaitForFirstConsumer"] = "Immediate"
     allowed_topologies: tuple[TopologyTerm, ...] = ()  # one must hold; none: every node
 
 
 class ResourceNeeds(Part, frozen=True, kw_only=True):
-    """Requests and limits of a container or a pod."""
-
     requests: Resources = field(default_factory=dict)
     limits: Resources = field(default_factory=dict)
     claims: tuple[Named, ...] = ()
@@ -242,8 +224,6 @@ class WeightedPodAffinityTerm(Part, frozen=True, kw_only=True):
 
 
 class PodAffinity(Part, frozen=True, kw_only=True):
-    """Pod affinity or anti-affinity."""
-
     required: tuple[PodAffinityTerm, ...] = field(
         default=(), name="requiredDuringSchedulingIgnoredDuringExecution"
     )
@@ -283,14 +263,10 @@ class ClaimSource(Part, frozen=True, kw_only=True):
 
 
 class ClaimTemplate(Part, frozen=True, kw_only=True):
-    """The claim of a generic ephemeral volume."""
-
     spec: ClaimSpec = ClaimSpec()
 
 
 class EphemeralSource(Part, frozen=True, kw_only=True):
-    """A volume with a claim that lives as long as its pod."""
-
     volume_claim_template: ClaimTemplate = ClaimTemplate()
 
 
@@ -422,8 +398,6 @@ class RuntimeOverhead(Whole, frozen=True, kw_only=True):
 
 
 class RuntimeScheduling(Whole, frozen=True, kw_only=True):
-    """The nodes that have the runtime."""
-
     node_selector: dict[str, str] = field(default_factory=dict)
     tolerations: tuple[PodToleration, ...] = ()
 
@@ -484,8 +458,6 @@ class SliceEntry(Whole, frozen=True, kw_only=True):
 
 
 class SchedulingConstraints(Whole, frozen=True, kw_only=True):
-    """The topology levels of which a group must, or should, be within one domain."""
-
     topology: tuple[TopologyEntry, ...] = ()
     topology_constraints: tuple[TopologyEntry, ...] = ()  # an old spelling (X1)
     preferred: tuple[str, ...] = ()  # narrowest first; of our kinds alone
@@ -511,8 +483,6 @@ class DisruptionMode(Whole, frozen=True, kw_only=True):
 
 
 class WorkloadRef(Whole, frozen=True, kw_only=True):
-    """The template from which a group was created."""
-
     workload_name: str = ""
     template_name: str = ""
 
@@ -546,21 +516,15 @@ class GroupSpec(Whole, frozen=True, kw_only=True):
 
 
 class GroupStatus(Part, frozen=True, kw_only=True):
-    """The status of a group."""
-
     conditions: tuple[StoredCondition, ...] = ()
 
 
 class PodGroup(KubernetesObject, Whole, frozen=True, kw_only=True):
-    """A group of pods."""
-
     spec: GroupSpec = GroupSpec()
     status: GroupStatus = GroupStatus()
 
 
 class CompositePodGroup(KubernetesObject, Whole, frozen=True, kw_only=True):
-    """A group of groups."""
-
     spec: GroupSpec = GroupSpec()
     status: GroupStatus = GroupStatus()
 
@@ -594,8 +558,6 @@ class Workload(KubernetesObject, Whole, frozen=True, kw_only=True):
 
 
 class WorkloadManifest(KubernetesObject, frozen=True, kw_only=True):
-    """An object of any workload kind."""
-
     spec: dict[str, Any] = {}
     status: dict[str, Any] = {}
 
@@ -623,15 +585,11 @@ class PodCliqueSet(KubernetesObject, frozen=True, kw_only=True):
 
 
 class TopologyLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """The node label of a domain."""
-
     domain: str
     key: str
 
 
 class ClusterTopologySpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The domains that a PodCliqueSet may name."""
-
     levels: tuple[TopologyLevel, ...] = ()
 
 
@@ -678,8 +636,6 @@ class ProfileNear(Whole, frozen=True, kw_only=True):
 
 
 class KindProfile(Whole, frozen=True, kw_only=True):
-    """How the trees of one kind of workload are made."""
-
     kind: str
     enabled: bool = True
     gang: GangMode = "all"

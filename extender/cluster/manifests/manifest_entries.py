@@ -17,6 +17,7 @@ from sys import intern
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_validation import check, is_namespace
@@ -37,11 +38,7 @@ from extender.cluster.read.object_decoding import (
     source_of,
     without_nulls,
 )
-from extender.cluster.read.unknown_fields import (
-    fields_not_read,
-    is_unknown_name,
-    unknown_names,
-)
+from extender.cluster.read.unknown_fields import fields_not_read, is_unknown_name, unknown_names
 from extender.core.model.errors import BadInput, several, texts_of
 from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.fields.field_check import field_notes
@@ -112,10 +109,11 @@ _CLUSTER_WIDE: Final = (
     api.ClusterTrainingRuntime,
 )
 _GROUP_KINDS: Final = ("PodGroup", "CompositePodGroup", "Workload")
+# Kubernetes 1.35: same name, other meaning
 _OLDEST: Final = (
     "Workload",
     f"{BUILTIN_GROUP}/v1alpha1",
-)  # Kubernetes 1.35: same name, other meaning
+)
 _FIELDS_KNOWN: Final = (
     api.WorkloadManifest,
     api.PodCliqueSet,
@@ -262,13 +260,12 @@ def entries_in(documents: Iterable[Document | JsonItem], role: Role) -> tuple[An
     faults: list[str] = []
     directly = _DirectReader()
     for each in documents:
-        if not isinstance(each, JsonItem):
-            document = each
-        elif role is Role.CLUSTER and (usual := directly.read(each)) is not None:
-            entries.append(usual)
-            continue
-        else:
-            document = each.document
+        if isinstance(each, JsonItem) and role is Role.CLUSTER:
+            usual = directly.read(each)
+            if usual is not None:
+                entries.append(usual)
+                continue
+        document = each.document if isinstance(each, JsonItem) else each
         for obj, where in _objects(document.value, document.where, {}):
             try:
                 entry = _entry(obj, where, role)
@@ -314,9 +311,8 @@ class _DirectReader:
     _POD: Final = msgspec.json.Decoder(api.Pod)
 
     def __init__(self) -> None:
-        self._pods = (
-            False  # whether the last item was one: the next one is probably of the same kind
-        )
+        # whether the last item was one: the next one is probably of the same kind
+        self._pods = False
         self._parts: dict[object, Any] = {}  # by what they are decoded from, or their bytes
         # labels and annotations that some object has together, all of them known
         self._usual_names: set[tuple[str, ...]] = set()
@@ -366,24 +362,19 @@ class _DirectReader:
         status_key = b'{"allocatable":%b,"capacity":%b}' % (status.allocatable, status.capacity)
         if (shared := self._parts.get(status_key)) is None:
             shared = self._parts[status_key] = msgspec.json.decode(status_key, type=api.NodeStatus)
+        metadata = node.metadata
         return api.Node(
-            api_version=node.api_version,
-            kind=node.kind,
-            metadata=node.metadata,
-            spec=spec,
-            status=shared,
+            api_version=node.api_version, kind="Node", metadata=metadata, spec=spec, status=shared
         )
 
     def _has_unknown_names(self, metadata: api.ObjectMeta) -> bool:
         names = (*metadata.labels, "", *metadata.annotations)
-        if names in self._usual_names:
-            return False
-        unknown = any(is_unknown_name("labels", name) for name in metadata.labels) or any(
-            is_unknown_name("annotations", name) for name in metadata.annotations
-        )
-        if not unknown:
+        if names not in self._usual_names:
+            fields = {"labels": metadata.labels, "annotations": metadata.annotations}
+            if any(is_unknown_name(field, name) for field in fields for name in fields[field]):
+                return True
             self._usual_names.add(names)
-        return unknown
+        return False
 
 
 def _objects(
@@ -416,7 +407,7 @@ def _entry(obj: object, where: str, role: Role) -> AnyEntry | None:
         raise BadInput(f"{where}: {named('object', obj)}: {field} is missing or not text{hint}")
     if kind.endswith("List") and "items" in obj:
         raise BadInput(f"{where}: {kind}: items: expected a list, found {shown(obj['items'])}")
-    group = version.rpartition("/")[0]
+    group = _group_of(version)
     try:
         object_type = _TYPES.get((group, kind))
         if kind in BY_KIND and BY_KIND[kind].group == group and BY_KIND[kind].plural:
@@ -446,9 +437,9 @@ def _read_entry(
     elif object_type is api.PodCliqueSet:
         _check_fields(kind, PODCLIQUESET_SPEC, obj)
     decoded, notes = _read_as(object_type, obj, where, role)
-    if isinstance(decoded, api.Readable):
-        return Entry(obj=decoded, where=where, role=role, notes=notes)
-    return SourceEntry(obj=decoded, where=where, role=role, notes=notes)
+    entry_type: Any = Entry if isinstance(decoded, api.Readable) else SourceEntry
+    entry: AnyEntry = entry_type(obj=decoded, where=where, role=role, notes=notes)
+    return entry
 
 
 def _held_entry(
@@ -510,8 +501,8 @@ def _lost_metadata(
 def _check_version(kind: str, version: str) -> None:
     """Raise BadInput if an API group has a kind, and not in this version."""
     versions = _versions_of(kind)
-    group = version.rpartition("/")[0]
-    same = [other for other in versions if other.rpartition("/")[0] == group]
+    group = _group_of(version)
+    same = [other for other in versions if _group_of(other) == group]
     if version not in versions and group != BUILTIN_GROUP:  # Kubernetes adds versions
         if _age(version) < min(map(_age, same)):
             text = f'"{version}" of {kind} is older than what is read; write {same[0]}, and the fields as it has them'
@@ -534,26 +525,17 @@ def _age(version: str) -> tuple[float, int, int]:
 
 def _versions_of(kind: str) -> tuple[str, ...]:
     """Return the API versions of a kind that are read, newest first."""
-    versions = [
-        f"{group}/{version}".removeprefix("/")
-        for group, name in _TYPES
-        if name == kind
-        for version in _VERSIONS[group]
-    ]
-    if kind in BY_KIND:
-        versions += (f"{BY_KIND[kind].group}/{version}" for version in BY_KIND[kind].versions)
-    versions += (
-        f"{of.group}/{version}"
-        for (_, holder), of in _HOLDERS.items()
-        if holder == kind
-        for version in of.versions
-    )
-    return tuple(dict.fromkeys(versions))
+    groups = [(group, _VERSIONS[group]) for group, name in _TYPES if name == kind]
+    of_kind = [BY_KIND[kind]] if kind in BY_KIND else []
+    holding = [of for (_, holder), of in _HOLDERS.items() if holder == kind]
+    groups += [(of.group, of.versions) for of in (*of_kind, *holding)]
+    versions = (f"{group}/{version}" for group, of_group in groups for version in of_group)
+    return tuple(dict.fromkeys(version.removeprefix("/") for version in versions))
 
 
 def _check_ignored(obj: Mapping[str, object], kind: str, version: str, role: Role) -> None:
     """Raise BadInput if the kind of an object is misspelt, or it is one of -f and has pods that are not planned."""
-    group = version.rpartition("/")[0]
+    group = _group_of(version)
     ours = f"{OUR_GROUP}/v1alpha1"
     near = bool(difflib.get_close_matches(version, (ours,), cutoff=0.85))
     if group == OUR_GROUP:
@@ -582,11 +564,7 @@ def _check_ignored(obj: Mapping[str, object], kind: str, version: str, role: Rol
 
 def _kinds_of(group: str) -> list[str]:
     """Return the kinds of an API group that are read, or all where no kind of the group is: it may be misspelt too."""
-    kinds = [
-        kind
-        for kind in _ALL_KINDS
-        if any(_group_of(version) == group for version in _versions_of(kind))
-    ]
+    kinds = [kind for kind in _ALL_KINDS if group in map(_group_of, _versions_of(kind))]
     near = difflib.get_close_matches(group, _ALL_GROUPS, n=1, cutoff=0.85)
     return kinds or ([*_ALL_KINDS] if near else [])
 
@@ -611,13 +589,12 @@ def _has_pods(value: object) -> bool:
 
 def _other(obj: Mapping[str, Any]) -> api.OtherObject:
     """Return an object of which only kind and name count."""
-    metadata = obj.get("metadata")
-    name = str(metadata.get("name") or "") if isinstance(metadata, Mapping) else ""
-    namespace = str(metadata.get("namespace") or "") if isinstance(metadata, Mapping) else ""
+    given = obj.get("metadata")
+    fields = given if isinstance(given, Mapping) else {}
+    name, namespace = (str(fields.get(field) or "") for field in ("name", "namespace"))
+    metadata = api.ObjectMeta(name=name, namespace=namespace)
     return api.OtherObject(
-        api_version=str(obj["apiVersion"]),
-        kind=str(obj["kind"]),
-        metadata=api.ObjectMeta(name=name, namespace=namespace),
+        api_version=str(obj["apiVersion"]), kind=str(obj["kind"]), metadata=metadata
     )
 
 
@@ -642,10 +619,8 @@ def _read_as(
     obj = _named(obj, where)
     namespaced = not issubclass(kind, _CLUSTER_WIDE)
     if namespaced and isinstance(given, str) and given and not is_namespace(given):
-        wrong.append(
-            f'metadata.namespace: "{given}" is not a valid name of a namespace; it has lower case letters, digits and '
-            "-, 63 at most"
-        )
+        text = "it has lower case letters, digits and -, 63 at most"
+        wrong.append(f'metadata.namespace: "{given}" is not a valid name of a namespace; {text}')
     if namespaced and not given and isinstance(metadata, Mapping) and "namespace" in metadata:
         unusual.append(f'metadata.namespace: is empty; read as "{NAMESPACE}"')
     (wrong if role is Role.WANTED else unusual).extend(map(str, unknown_names(obj)))
@@ -670,9 +645,7 @@ def _read_as(
         (wrong if ours else unusual).extend(map(str, extra))
     if wrong:
         raise several(tuple(f"{name}: {text}" for text in wrong))
-    if isinstance(decoded, api.Workload | api.Group) or (
-        isinstance(decoded, api.Pod) and role is Role.WANTED
-    ):
+    if isinstance(decoded, api.Readable) and (kind is not api.Pod or role is Role.WANTED):
         check(decoded)
     return decoded, tuple(f"{name}: {text}" for text in unusual)
 
@@ -685,21 +658,16 @@ def _check_fields(kind: str, spec: type[msgspec.Struct] | None, obj: Mapping[str
 @functools.cache
 def _checked_type(kind: str, spec: type[msgspec.Struct] | None) -> type[api.KubernetesObject]:
     """Return a type with the fields of a kind that are read; it is called as the kind, for messages."""
+    fields = [("spec", dict[str, Any] if spec is None else spec)]
     checked_type = msgspec.defstruct(
-        kind,
-        [("spec", dict[str, Any] if spec is None else spec)],
-        bases=(api.KubernetesObject,),
-        frozen=True,
-        kw_only=True,
+        kind, fields, bases=(api.KubernetesObject,), frozen=True, kw_only=True
     )
     return cast("type[api.KubernetesObject]", checked_type)
 
 
 def ident_of(obj: api.Readable) -> Ident:
     """Return the identity of an object; groups of the two API groups are different objects."""
-    source = ""
-    if isinstance(obj, api.Group):
-        source = source_of(obj)
+    source = source_of(obj) if isinstance(obj, api.Group) else ""
     return (type(obj).__name__, source, *obj.key)
 
 
@@ -712,5 +680,5 @@ def filled_in_uid(ident: Ident, times: int) -> str:
 
 def with_metadata(obj: T, **changes: object) -> T:
     """Return an object with some fields of its metadata changed."""
-    metadata = msgspec.structs.replace(obj.metadata, **changes)
-    return msgspec.structs.replace(obj, metadata=metadata)
+    metadata = replace(obj.metadata, **changes)
+    return replace(obj, metadata=metadata)

@@ -20,6 +20,7 @@ from itertools import chain
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import (
@@ -163,16 +164,15 @@ def complete(
     last = _without_made(last)
     warnings += (f"{entry.where}: {text}" for entry in last.values() for text in entry.notes)
     warnings += _left_out(last.values())
-    complete_nodes: list[Entry] = []
-    others: list[AnyEntry] = []
-    for entry in last.values():
-        if isinstance(entry, Entry) and _is_complete_node(entry.obj):
-            complete_nodes.append(entry)
-        else:
-            others.append(entry)
+    complete_nodes = [e for e in last.values() if isinstance(e, Entry) and _is_complete_node(e.obj)]
+    others = [e for e in last.values() if not _is_complete_node(e.obj)]
     created = (entry.obj.metadata.creation_timestamp or _BEGINNING for entry in complete_nodes)
     latest = max(created, default=None)
-    identified = [_identified(_with_leaf(entry), memory) for entry in others]
+    labelled = (
+        replace(entry, obj=with_leaf(entry.obj)) if isinstance(entry.obj, api.Pod) else entry
+        for entry in others
+    )
+    identified = [_identified(entry, memory) for entry in labelled]
     _check_uids(identified)
     if serving:
         identified = list(_dated(identified, memory, latest))
@@ -209,17 +209,9 @@ def complete(
 
 def _is_complete_node(obj: api.KubernetesObject) -> bool:
     """Return whether an object is a node to which nothing is to be added, as an API server has them: of a large cluster most objects."""
-    if not isinstance(obj, api.Node):
+    if not isinstance(obj, api.Node) or "pods" not in obj.status.allocatable:
         return False
-    metadata = obj.metadata
-    complete = metadata.uid and metadata.creation_timestamp is not None
-    return bool(complete) and "pods" in obj.status.allocatable
-
-
-def _with_leaf(entry: AnyEntry) -> AnyEntry:
-    if isinstance(entry, Entry) and isinstance(entry.obj, api.Pod):
-        return msgspec.structs.replace(entry, obj=with_leaf(entry.obj))
-    return entry
+    return bool(obj.metadata.uid) and obj.metadata.creation_timestamp is not None
 
 
 def _without_made(entries: Mapping[Ident, AnyEntry]) -> dict[Ident, AnyEntry]:
@@ -261,18 +253,15 @@ def _with_made(
     if not made_of:
         return [entry for entry in entries if isinstance(entry, Entry)]
     plain = {entry.ident: entry for entry in entries if isinstance(entry, Entry)}
-    new = {
-        new_entry.ident: new_entry for new_entries in made_of.values() for new_entry in new_entries
-    }
+    new = {new_entry.ident for new_entry in chain.from_iterable(made_of.values())}
     result: list[Entry] = []
     for entry in entries:
-        if isinstance(entry, Entry):
-            if entry.ident not in new:
-                result.append(entry)
-            continue
-        for new_entry in made_of.get(entry.ident, ()):
-            before = plain.get(new_entry.ident)
-            result.append(new_entry if before is None else _inherited(new_entry, before))
+        if isinstance(entry, SourceEntry):
+            for new_entry in made_of.get(entry.ident, ()):
+                before = plain.get(new_entry.ident)
+                result.append(new_entry if before is None else _inherited(new_entry, before))
+        elif entry.ident not in new:
+            result.append(entry)
     return result
 
 
@@ -284,14 +273,14 @@ def _inherited(entry: SomeEntry, before: AnyEntry) -> SomeEntry:
         uid=mine.uid or theirs.uid,
         creation_timestamp=mine.creation_timestamp or theirs.creation_timestamp,
     )
-    return msgspec.structs.replace(entry, obj=obj)
+    return replace(entry, obj=obj)
 
 
 def _identified(entry: SomeEntry, memory: Memory) -> SomeEntry:
     if entry.obj.metadata.uid:
         return entry
     uid = filled_in_uid(entry.ident, memory.incarnation.get(entry.ident, 0))
-    return msgspec.structs.replace(entry, obj=with_metadata(entry.obj, uid=uid))
+    return replace(entry, obj=with_metadata(entry.obj, uid=uid))
 
 
 def _dated(
@@ -308,12 +297,10 @@ def _dated(
         if entry.obj.metadata.creation_timestamp is not None:
             yield entry
             continue
-        at = memory.created.get(entry.ident)
-        if at is None:
-            last = at = last + STEP
-            memory.created[entry.ident] = at
+        at = memory.created.setdefault(entry.ident, last + STEP)
+        last = max(last, at)
         obj = with_metadata(entry.obj, creation_timestamp=at)
-        yield msgspec.structs.replace(entry, obj=obj)
+        yield replace(entry, obj=obj)
 
 
 def _admitted(
@@ -325,24 +312,21 @@ def _admitted(
 
     That is what their RuntimeClass has, and the LimitRanges of their namespace.
     """
-    classes: dict[str, api.RuntimeClass] = {}
+    objects = sorted((entry.obj for entry in sources), key=lambda obj: obj.key)
+    classes = {obj.metadata.name: obj for obj in objects if isinstance(obj, api.RuntimeClass)}
     ranges: defaultdict[str, list[api.LimitRange]] = defaultdict(list)
-    added = (e.obj for e in sources if isinstance(e.obj, api.RuntimeClass | api.LimitRange))
-    for source in sorted(added, key=lambda source: source.key):
-        if isinstance(source, api.RuntimeClass):
-            classes[source.metadata.name] = source
-        else:
-            ranges[source.metadata.namespace].append(source)
-    new = {new_entry.ident for new_entries in expanded.values() for new_entry in new_entries}
+    for obj in objects:
+        if isinstance(obj, api.LimitRange):
+            ranges[obj.metadata.namespace].append(obj)
+    new = {new_entry.ident for new_entry in chain.from_iterable(expanded.values())}
     specs: dict[tuple[int, str], api.PodSpec] = {}  # pods of one template share theirs
     absent: Counter[str] = Counter()
     faults: list[str] = []
     result = []
     for entry in entries:
         pod = entry.obj
-        if not isinstance(pod, api.Pod) or (
-            entry.role is not Role.WANTED and entry.ident not in new
-        ):
+        added = entry.role is Role.WANTED or entry.ident in new
+        if not isinstance(pod, api.Pod) or not added:
             result.append(entry)
             continue
         name, namespace = pod.spec.runtime_class_name, pod.metadata.namespace
@@ -359,11 +343,8 @@ def _admitted(
         except BadInput as fault:
             specs[template] = pod.spec
             faults += texts_of(located(entry.where, fault))
-        if specs[template] is not pod.spec:
-            admitted = msgspec.structs.replace(pod, spec=specs[template])
-            result.append(msgspec.structs.replace(entry, obj=admitted))
-        else:
-            result.append(entry)
+        admitted = replace(pod, spec=specs[template])
+        result.append(replace(entry, obj=admitted))
     if faults:
         raise several(tuple(faults))
     return result, [
@@ -381,11 +362,9 @@ def _with_allocatable(entry: Entry) -> Entry:
     resources = node.status.allocatable or node.status.capacity
     if resources is node.status.allocatable and "pods" in resources:
         return entry
-    status = msgspec.structs.replace(
-        node.status,
-        allocatable={"pods": node.status.capacity.get("pods", KUBELET_PODS_MAX), **resources},
-    )
-    return msgspec.structs.replace(entry, obj=msgspec.structs.replace(node, status=status))
+    pods = node.status.capacity.get("pods", KUBELET_PODS_MAX)
+    status = replace(node.status, allocatable={"pods": pods, **resources})
+    return replace(entry, obj=replace(node, status=status))
 
 
 def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
@@ -396,7 +375,7 @@ def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
         if not isinstance(entry.obj, api.PodDisruptionBudget):
             return entry
         try:
-            return msgspec.structs.replace(entry, obj=with_status(entry.obj, pods))
+            return replace(entry, obj=with_status(entry.obj, pods))
         except BadInput as fault:
             raise BadInput(f"{entry.where}: {fault}") from fault
 
@@ -405,19 +384,15 @@ def _with_counts(entries: Sequence[Entry]) -> list[Entry]:
 
 def _check_uids(entries: Iterable[AnyEntry]) -> None:
     """Raise BadInput for pods and groups of different names with the same UID: one would replace the other."""
-    of_uid: dict[str, Entry] = {}
+    of_uid: dict[str, AnyEntry] = {}
     faults = []
     for entry in entries:
-        if not isinstance(entry, Entry):
-            continue
-        if not isinstance(entry.obj, api.Pod | api.Group):
-            continue
-        first = of_uid.setdefault(entry.obj.metadata.uid, entry)
-        if first is not entry:
-            faults.append(
-                f"{entry.where}: {entry.obj.label}: metadata.uid: {entry.obj.metadata.uid!r} is that of "
-                f"{first.obj.label} as well; leave it out of one"
-            )
+        obj, uid = entry.obj, entry.obj.metadata.uid
+        if isinstance(obj, api.Pod | api.Group):
+            first = of_uid.setdefault(uid, entry)
+            if first is not entry:
+                text = f"{uid!r} is that of {first.obj.label} as well; leave it out of one"
+                faults.append(f"{entry.where}: {obj.label}: metadata.uid: {text}")
     if faults:
         raise several(tuple(faults))
 
@@ -431,17 +406,12 @@ def _check_priorities(entries: Sequence[Entry]) -> None:
     faults = []
     for entry in entries:
         obj = entry.obj
-        if not isinstance(obj, api.Pod | api.Group):
-            continue
-        if isinstance(obj, api.Pod) and ended(obj):
+        if not isinstance(obj, api.Pod | api.Group) or (isinstance(obj, api.Pod) and ended(obj)):
             continue
         name = obj.spec.priority_class_name
         if classes.resolve(obj.spec.priority, name, "").unknown:
-            hint = did_you_mean(name, classes.names())
-            faults.append(
-                f"{entry.where}: {obj.label}: spec.priorityClassName: "
-                f'no PriorityClass "{name}" in the files{hint}'
-            )
+            text = f'no PriorityClass "{name}" in the files{did_you_mean(name, classes.names())}'
+            faults.append(f"{entry.where}: {obj.label}: spec.priorityClassName: {text}")
     if faults:
         raise several(tuple(faults))
 
@@ -458,22 +428,18 @@ def build(manifest: CompleteManifest) -> Manifest:
         texts = (texts_of(located(entries[n].where, fault)) for n, fault in faults.items())
         raise several(tuple(chain.from_iterable(texts)))
     order: dict[GroupKey | PodUid, int] = {}
-    groups: list[GroupKey] = []
-    pods: list[PodUid] = []
+    to_plan: list[GroupKey | PodUid] = []
     for n, entry in enumerate(manifest.entries):
         obj = entry.obj
-        if isinstance(obj, api.Group):
-            order[key_of(obj)] = n
+        if isinstance(obj, api.Group) or (isinstance(obj, api.Pod) and not ended(obj)):
+            key = key_of(obj) if isinstance(obj, api.Group) else PodUid(obj.metadata.uid)
+            order[key] = n
             if entry.role is Role.WANTED:
-                groups.append(key_of(obj))
-        elif isinstance(obj, api.Pod) and not ended(obj):
-            order[PodUid(obj.metadata.uid)] = n
-            if entry.role is Role.WANTED:
-                pods.append(PodUid(obj.metadata.uid))
+                to_plan.append(key)
     return Manifest(
         world=world,
-        groups=tuple(dict.fromkeys(groups)),
-        pods=tuple(pods),
+        groups=tuple(dict.fromkeys(key for key in to_plan if isinstance(key, GroupKey))),
+        pods=tuple(key for key in to_plan if not isinstance(key, GroupKey)),
         order=order,
         warnings=(*manifest.warnings, *world.warnings),
         origins=manifest.origins,

@@ -16,7 +16,7 @@ from extender.core.log.control_plane_features import COMPOSITES_OF_1_37
 from extender.core.model.dropped_fields import BUILTIN
 from extender.core.model.errors import BadQuantity, several
 from extender.core.model.message_formatting import did_you_mean
-from extender.core.model.quantities import NANO, nanos
+from extender.core.model.quantities import NANO, Written, nanos
 from extender.core.model.scheduling_constraints import (
     NEAR_MAX,
     PREFERRED_MAX,
@@ -82,7 +82,7 @@ def admission_warnings(obj: api.Readable) -> Iterator[str]:
         E11, E12 and E14.
     """
     if isinstance(obj, api.Workload) and not _since_1_38(obj):
-        for path, template, _, _ in _templates(obj):
+        for path, template, _, _ in _templates(obj.spec):
             if _is_basic(template) and disrupts_all(template.disruption_mode):
                 yield f"{obj.label}: {path}.disruptionMode: {ALL_OF_BASIC}"
     if not isinstance(obj, api.Group):
@@ -94,19 +94,16 @@ def admission_warnings(obj: api.Readable) -> Iterator[str]:
         path = f"spec.schedulingConstraints.{field}"
         yield f'{obj.label}: {path}: "{key}" is not a valid label key; {refused}'
     old = spec.pod_group_template_ref
-    if spec.parent_composite_pod_group_name and spec.workload_ref is None and old is None:
-        yield (
-            f"{obj.label}: spec.workloadRef: is required with parentCompositePodGroupName "
-            f'"{spec.parent_composite_pod_group_name}"; {refused}'
-        )
+    parent = spec.parent_composite_pod_group_name
+    if parent and spec.workload_ref is None and old is None:
+        text = f'is required with parentCompositePodGroupName "{parent}"; {refused}'
+        yield f"{obj.label}: spec.workloadRef: {text}"
 
 
 def _since_1_38(workload: api.Workload) -> bool:
     """Return whether a Workload is one of Kubernetes 1.38 or later: it has composites, which 1.37 has in v1alpha3 alone."""
-    builtin = (
-        workload.api_version.startswith(f"{BUILTIN}/")
-        and workload.api_version != COMPOSITES_OF_1_37
-    )
+    version = workload.api_version
+    builtin = version.startswith(f"{BUILTIN}/") and version != COMPOSITES_OF_1_37
     return builtin and bool(workload.spec.composite_pod_group_templates)
 
 
@@ -116,18 +113,17 @@ def _is_basic(template: api.Template) -> bool:
 
 
 def _wrong_keys(spec: Templated) -> Iterator[tuple[str, str]]:
-    """Yield the field of each constraint whose key is none of a label, with that key."""
+    """Return the field of each constraint whose key is none of a label, with that key."""
     constraints = spec.scheduling_constraints
-    keys = [
-        ("topology", entry.key or entry.level or entry.topology_key)
-        for entry in (*constraints.topology, *constraints.topology_constraints)
-    ]
-    keys += [("preferred", key) for key in constraints.preferred]
-    if constraints.exclusive is not None:
-        keys.append(("exclusive.key", constraints.exclusive.key))
-    keys += [("near.key", near.key) for near in constraints.near]
-    keys += [("slices.key", entry.key) for entry in constraints.slices]
-    yield from ((field, key) for field, key in keys if not is_label_key(key))
+    topology = (*constraints.topology, *constraints.topology_constraints)
+    keys = {
+        "topology": [entry.key or entry.level or entry.topology_key for entry in topology],
+        "preferred": constraints.preferred,
+        "exclusive.key": [constraints.exclusive.key] if constraints.exclusive is not None else [],
+        "near.key": [near.key for near in constraints.near],
+        "slices.key": [entry.key for entry in constraints.slices],
+    }
+    return ((field, key) for field in keys for key in keys[field] if not is_label_key(key))
 
 
 def _common(path: str, spec: Templated, *, composite: bool) -> Iterator[str]:
@@ -197,10 +193,9 @@ def _claims(spec: api.PodSpec) -> Iterator[str]:
 
 
 def _all_containers(spec: api.PodSpec) -> Iterator[tuple[str, api.Container]]:
-    for n, container in enumerate(spec.containers):
-        yield f"spec.containers[{n}]", container
-    for n, container in enumerate(spec.init_containers):
-        yield f"spec.initContainers[{n}]", container
+    fields = {"containers": spec.containers, "initContainers": spec.init_containers}
+    for field, containers in fields.items():
+        yield from ((f"spec.{field}[{n}]", each) for n, each in enumerate(containers))
 
 
 def _references(path: str, claims: Sequence[api.ClaimReference]) -> Iterator[str]:
@@ -220,7 +215,11 @@ def _references(path: str, claims: Sequence[api.ClaimReference]) -> Iterator[str
 def _containers(spec: api.PodSpec) -> Iterator[str]:
     for path, container in _all_containers(spec):
         yield from _resources(f"{path}.resources", container.resources)
-        yield from _resource_names(f"{path}.resources", container.resources)
+        for field, name, _ in _named_amounts(container.resources):
+            # one with a prefix is a device that a node may have
+            if "/" not in name and name not in _RESOURCES and not name.startswith(_HUGE_PAGES):
+                hint = did_you_mean(name, _RESOURCES) or "; a device has a prefix: nvidia.com/gpu"
+                yield f"{path}.resources.{field}: {name}: there is no such resource{hint}"
         yield from _one_of(f"{path}.restartPolicy", container.restart_policy, _RESTARTS)
     names = [container.name for _, container in _all_containers(spec) if container.name]
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -234,10 +233,8 @@ def _spread(spec: api.PodSpec) -> Iterator[str]:
         yield from _one_of(f"{path}.whenUnsatisfiable", when, _UNSATISFIABLE)
         yield from _one_of(f"{path}.nodeAffinityPolicy", constraint.node_affinity_policy, _HONORS)
         yield from _one_of(f"{path}.nodeTaintsPolicy", constraint.node_taints_policy, _HONORS)
-        for name, number in (
-            ("maxSkew", constraint.max_skew),
-            ("minDomains", constraint.min_domains),
-        ):
+        numbers = {"maxSkew": constraint.max_skew, "minDomains": constraint.min_domains}
+        for name, number in numbers.items():
             if number is not None and number < 1:
                 yield f"{path}.{name}: {number} is less than 1"
         if not constraint.topology_key:
@@ -259,11 +256,9 @@ def _affinity(affinity: api.Affinity) -> Iterator[str]:
     if required is not None and not required.node_selector_terms:
         path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
         yield f"{path}.nodeSelectorTerms: is empty; add a term, or leave out the affinity"
-    for field, terms in (
-        ("podAffinity", affinity.pod_affinity.required),
-        ("podAntiAffinity", affinity.pod_anti_affinity.required),
-    ):
-        for n, term in enumerate(terms):
+    of_pods = {"podAffinity": affinity.pod_affinity, "podAntiAffinity": affinity.pod_anti_affinity}
+    for field, rules in of_pods.items():
+        for n, term in enumerate(rules.required):
             if not term.topology_key:
                 path = f"spec.affinity.{field}.requiredDuringSchedulingIgnoredDuringExecution[{n}]"
                 yield f"{path}.topologyKey: is missing"
@@ -274,35 +269,26 @@ def _one_of(path: str, value: str, allowed: Sequence[str]) -> Iterator[str]:
         yield f'{path}: "{value}" is none of {", ".join(allowed)}'
 
 
-def _resource_names(path: str, needs: api.ResourceNeeds) -> Iterator[str]:
-    """Yield resources without a prefix that Kubernetes does not have; one with a prefix is a device that a node may have."""
+def _named_amounts(needs: api.ResourceNeeds) -> Iterator[tuple[str, str, Written]]:
     for field, resources in (("requests", needs.requests), ("limits", needs.limits)):
-        for name in resources:
-            if "/" not in name and name not in _RESOURCES and not name.startswith(_HUGE_PAGES):
-                hint = did_you_mean(name, _RESOURCES) or "; a device has a prefix: nvidia.com/gpu"
-                yield f"{path}.{field}: {name}: there is no such resource{hint}"
+        yield from ((field, name, written) for name, written in resources.items())
 
 
 def _pod_level(spec: api.PodSpec) -> Iterator[str]:
     """Yield what is wrong with the resources of a pod as a whole, which are not those of devices."""
-    needs = spec.resources
-    for field, resources in (("requests", needs.requests), ("limits", needs.limits)):
-        for name in resources:
-            if name not in ("cpu", "memory") and not name.startswith(_HUGE_PAGES):
-                yield f"spec.resources.{field}: {name}: a pod has cpu, memory and huge pages here; move it to a container"
+    for field, name, _ in _named_amounts(spec.resources):
+        if name not in ("cpu", "memory") and not name.startswith(_HUGE_PAGES):
+            yield f"spec.resources.{field}: {name}: a pod has cpu, memory and huge pages here; move it to a container"
     for name, request in spec.resources.requests.items():
-        needed = sum(
-            _nanos(container.resources.requests.get(name, 0)) for container in spec.containers
-        )
+        needed = sum(_nanos(each.resources.requests.get(name, 0)) for each in spec.containers)
         if needed > _nanos(request):
             yield f'spec.resources.requests: {name}: "{request}" is less than its containers request together; raise it'
 
 
 def _resources(path: str, needs: api.ResourceNeeds) -> Iterator[str]:
-    for field, resources in (("requests", needs.requests), ("limits", needs.limits)):
-        for name, written in resources.items():
-            if _is_device(name) and _nanos(written) % NANO:
-                yield f'{path}.{field}: {name}: "{written}" is not a whole number'
+    for field, name, written in _named_amounts(needs):
+        if _is_device(name) and _nanos(written) % NANO:
+            yield f'{path}.{field}: {name}: "{written}" is not a whole number'
     for name, request in needs.requests.items():
         limit = needs.limits.get(name)
         if limit is None:
@@ -335,21 +321,17 @@ def _nanos(written: str | float) -> int:
 
 
 def _workload(workload: api.Workload) -> Iterator[str]:
-    leaves, composites = (
-        workload.spec.pod_group_templates,
-        workload.spec.composite_pod_group_templates,
-    )
+    spec = workload.spec
+    leaves, composites = spec.pod_group_templates, spec.composite_pod_group_templates
     if bool(leaves) == bool(composites):
         both = "both" if leaves else "neither"
-        yield (
-            f"spec: set exactly one of podGroupTemplates, compositePodGroupTemplates; found {both}"
-        )
+        yield f"spec: set exactly one of podGroupTemplates, compositePodGroupTemplates; found {both}"
     yield from _too_many("spec.podGroupTemplates", leaves, TEMPLATES_MAX)
     yield from _too_many("spec.compositePodGroupTemplates", composites, TEMPLATES_MAX)
     path_of: dict[str, str] = {}
     first: api.Template | None = None
     deepest = ("", 0)
-    for path, template, composite, level in _templates(workload):
+    for path, template, composite, level in _templates(workload.spec):
         yield from _template(path, template, path_of, composite=composite)
         if _since_1_38(workload):
             yield from _refused_since_1_38(path, template, first or template)
@@ -361,10 +343,8 @@ def _workload(workload: api.Workload) -> Iterator[str]:
         first = first or template
         ours, theirs = _priority(template), _priority(first)
         if ours != theirs:
-            yield (
-                f"{path}: all templates share one priority and class: "
-                f'"{first.name}" has {theirs}, "{template.name}" has {ours}'
-            )
+            both = f'"{first.name}" has {theirs}, "{template.name}" has {ours}'
+            yield f"{path}: all templates share one priority and class: {both}"
     path, level = deepest
     if level > LEVELS_MAX:
         yield f"{path}: the template tree has {level} levels, at most {LEVELS_MAX} are allowed"
@@ -372,37 +352,33 @@ def _workload(workload: api.Workload) -> Iterator[str]:
 
 def _not_built_in(path: str, template: api.Template) -> Iterator[str]:
     """Yield constraints that only templates of gang-extender.dev have."""
-    constraints = template.scheduling_constraints
-    text = "only templates of gang-extender.dev have it; found"
-    if constraints.preferred:
-        yield f"{path}.preferred: {text} {', '.join(constraints.preferred)}"
-    if constraints.exclusive is not None:
-        yield f"{path}.exclusive: {text} key {constraints.exclusive.key}"
-    if constraints.slices:
-        yield f"{path}.slices: {text} key {constraints.slices[0].key}"
-    if constraints.near:
-        yield f"{path}.near: {text} group {constraints.near[0].group}"
-    if constraints.lost_members != "Wait":
-        yield f"{path}.lostMembers: {text} {constraints.lost_members}"
+    given = template.scheduling_constraints
+    values = {
+        "preferred": given.preferred and f"found {', '.join(given.preferred)}",
+        "exclusive": given.exclusive and f"found key {given.exclusive.key}",
+        "slices": given.slices and f"found key {given.slices[0].key}",
+        "near": given.near and f"found group {given.near[0].group}",
+        "lostMembers": given.lost_members != "Wait" and f"found {given.lost_members}",
+    }
+    for field, text in values.items():
+        if text:
+            yield f"{path}.{field}: only templates of gang-extender.dev have it; {text}"
 
 
 def _refused_since_1_38(path: str, template: api.Template, first: api.Template) -> Iterator[str]:
     """Yield what kube-apiserver 1.38 refuses in a Workload with composites, and 1.37 does not."""
     if _is_basic(template) and disrupts_all(template.disruption_mode):
         yield f"{path}.disruptionMode: {ALL_OF_BASIC}"
-    if template.preemption_policy != first.preemption_policy:
-        yield (
-            f"{path}.preemptionPolicy: all templates share one: "
-            f'"{first.name}" has "{first.preemption_policy}", "{template.name}" has "{template.preemption_policy}"'
-        )
+    ours, theirs = template.preemption_policy, first.preemption_policy
+    if ours != theirs:
+        both = f'"{first.name}" has "{theirs}", "{template.name}" has "{ours}"'
+        yield f"{path}.preemptionPolicy: all templates share one: {both}"
     if template.scheduling_policy is None or template.scheduling_policy.gang is None:
         return
     for child in (*template.pod_group_templates, *template.composite_pod_group_templates):
         if _is_basic(child):
-            yield (
-                f'{path}.schedulingPolicy: child "{child.name}" is basic under "{template.name}", which is a gang; '
-                f'give "{child.name}" a gang policy, of which a minimum of 1 is enough'
-            )
+            text = f'give "{child.name}" a gang policy, of which a minimum of 1 is enough'
+            yield f'{path}.schedulingPolicy: child "{child.name}" is basic under "{template.name}", which is a gang; {text}'
 
 
 def _priority(template: api.Template) -> str:
@@ -410,22 +386,18 @@ def _priority(template: api.Template) -> str:
     return f'{number} and class "{template.priority_class_name}"'
 
 
-def _templates(workload: api.Workload) -> Iterator[tuple[str, api.Template, bool, int]]:
-    """Yield all templates: path, template, whether it is in a list of composites, level from 1."""
-
-    def walk(
-        path: str, holder: api.WorkloadSpec | api.Template, level: int
-    ) -> Iterator[tuple[str, api.Template, bool, int]]:
-        for field, templates in (
-            ("podGroupTemplates", holder.pod_group_templates),
-            ("compositePodGroupTemplates", holder.composite_pod_group_templates),
-        ):
-            for n, template in enumerate(templates):
-                template_path = f"{path}.{field}[{n}]"
-                yield template_path, template, field[0] == "c", level
-                yield from walk(template_path, template, level + 1)
-
-    yield from walk("spec", workload.spec, 1)
+def _templates(
+    holder: api.WorkloadSpec | api.Template, path: str = "spec", level: int = 1
+) -> Iterator[tuple[str, api.Template, bool, int]]:
+    """Yield all templates below one: path, template, whether it is in a list of composites, level from 1."""
+    for field, templates in (
+        ("podGroupTemplates", holder.pod_group_templates),
+        ("compositePodGroupTemplates", holder.composite_pod_group_templates),
+    ):
+        for n, template in enumerate(templates):
+            template_path = f"{path}.{field}[{n}]"
+            yield template_path, template, field[0] == "c", level
+            yield from _templates(template, template_path, level + 1)
 
 
 def _template(
@@ -448,10 +420,8 @@ def _template(
     if disrupts_all(template.disruption_mode):
         for child in (*leaves, *composites):
             if not disrupts_all(child.disruption_mode):
-                yield (
-                    f'{path}.disruptionMode: child "{child.name}" is single under "{template.name}", '
-                    "which is disrupted as a whole (all)"
-                )
+                text = f'is single under "{template.name}", which is disrupted as a whole (all)'
+                yield f'{path}.disruptionMode: child "{child.name}" {text}'
 
 
 def _required(path: str, spec: Templated) -> Iterator[str]:

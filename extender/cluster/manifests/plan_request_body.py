@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar, cast
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from extender.cluster.manifests.manifest_entries import FAULTS_MAX, AnyEntry, Role, entries_in
 from extender.cluster.manifests.manifest_loader import Manifest, build, complete
@@ -75,7 +76,7 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
         relax=parsed.relax,
     )
     view = given.view
-    question = msgspec.structs.replace(
+    question = replace(
         given.question,
         all_pending=parsed.all_pending or not (parsed.workload or parsed.manifest or parsed.groups),
         budget=parsed.budget,
@@ -138,7 +139,7 @@ def _planned_moves(
     now_us = given.question.moment.now_us or SystemClock().now_us()
     moves = parsed.about(given.question, now_us, members_only=members_only)
     answer, request = planned_moves(given.view, moves)
-    answer = msgspec.structs.replace(
+    answer = replace(
         answer,
         warnings=(*given.warnings, *answer.warnings),
         as_of=ours.as_of if ours is not None else "",
@@ -147,8 +148,6 @@ def _planned_moves(
 
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster of a question with the objects of its body, and what the objects are read from."""
-
     view: ClusterView
     question: PlanInput
     warnings: tuple[str, ...]
@@ -157,27 +156,23 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read_objects(body: bytes, parsed: PlanObjects, ours: LiveInput | None) -> _Given:
-    """Return the cluster and the objects of a question."""
     cluster = () if parsed.cluster is UNSET else parsed.cluster
     if ours is None and parsed.cluster is UNSET:
-        raise BadInput(
-            f"body: has {len(body)} bytes and no cluster; {NOW_BODY_MAX} at most to plan on that of the service"
-        )
+        limit = f"{NOW_BODY_MAX} at most to plan on that of the service"
+        raise BadInput(f"body: has {len(body)} bytes and no cluster; {limit}")
     entries = (
         *_read(cluster, "cluster", Role.CLUSTER),
         *_read(parsed.workload, "workload", Role.WANTED),
         *entries_in(read_bytes(parsed.manifest.encode(), "body: manifest"), Role.WANTED),
     )
-    if ours is not None:
-        classes = tuple(msgspec.json.decode(encoded) for encoded in ours.priority_classes)
-        entries = (*_read(classes, "priority classes of the cluster", Role.CLUSTER), *entries)
     live: tuple[ClusterView, ReservationState] | None = None
     sources = LiveSources()
     if ours is not None:
+        classes = tuple(msgspec.json.decode(encoded) for encoded in ours.priority_classes)
+        entries = (*_read(classes, "priority classes of the cluster", Role.CLUSTER), *entries)
         live = restored(ours.snapshot)
-        sources = LiveSources(
-            pods=tuple(_members(live[0])), profiles=ours.profiles, claims=ours.claims
-        )
+        pods = tuple(_members(live[0]))
+        sources = LiveSources(pods=pods, profiles=ours.profiles, claims=ours.claims)
     try:
         manifest = build(complete(entries, live=sources))
     except RecursionError as error:
@@ -197,7 +192,7 @@ def _read_objects(body: bytes, parsed: PlanObjects, ours: LiveInput | None) -> _
     named = {_group_named(text, view, question.readers) for text in parsed.groups}
     return _Given(
         view=view,
-        question=msgspec.structs.replace(question, groups=question.groups | named),
+        question=replace(question, groups=question.groups | named),
         warnings=manifest.warnings,
         entries=entries,
         sources=sources,
@@ -205,7 +200,6 @@ def _read_objects(body: bytes, parsed: PlanObjects, ours: LiveInput | None) -> _
 
 
 def _parsed(body: bytes, kind: type[Q]) -> Q:
-    """Return the question in a body."""
     try:
         plain = msgspec.json.decode(body)
     except msgspec.ValidationError as error:  # JSON, with a number that is too large for a double
@@ -238,39 +232,28 @@ def _with_integers(plain: object) -> object:
 def _check_namespaces(manifest: Manifest, readers: Visibility) -> None:
     """Raise BadInput for objects to plan in a namespace that the caller does not see: they could replace objects there."""
     view = manifest.world.view
-    namespaces = {key.namespace for key in view.groups} | {
-        pod.namespace for pod in view.pods.values()
-    }
-    namespaces |= {budget.namespace for budget in view.budgets.values()}
-    namespaces |= {namespace for namespace, _ in view.blueprints}
+    objects = (*view.groups, *view.pods.values(), *view.budgets.values())
+    namespaces = {obj.namespace for obj in objects} | {space for space, _ in view.blueprints}
     for namespace in sorted(namespaces):
         if not readers.sees(namespace):
-            raise BadInput(
-                f"body: namespace {namespace!r}: you have no right to read groups there; plan in a namespace of yours"
-            )
+            text = "you have no right to read groups there; plan in a namespace of yours"
+            raise BadInput(f"body: namespace {namespace!r}: {text}")
 
 
 def _group_named(text: str, view: ClusterView, readers: Visibility) -> GroupKey:
     """Return the key of a group of the cluster, by Kind/namespace/name."""
     kind, _, path = text.partition("/")
     namespace, _, name = path.partition("/")
-    named = (composite_key(namespace, name), leaf_key(namespace, name))
-    group_key = next((key for key in named if key.kind == kind and key in view.groups), None)
-    if not readers.sees(namespace):
-        group_key = None
-    if group_key is None:
-        raise BadInput(
-            f"body: groups: the cluster has no group {text!r}; write Kind/namespace/name"
-        )
-    return group_key
+    for key in (composite_key(namespace, name), leaf_key(namespace, name)):
+        if key.kind == kind and key in view.groups and readers.sees(namespace):
+            return key
+    raise BadInput(f"body: groups: the cluster has no group {text!r}; write Kind/namespace/name")
 
 
 def _members(view: ClusterView) -> Iterator[PodLabels]:
-    """Yield namespace and labels of the pods that name a leaf and do not terminate."""
-    for pods in view.members.values():
-        for pod in pods.values():
-            if not pod.deleting:
-                yield pod.namespace, pod.labels
+    """Return namespace and labels of the pods that name a leaf and do not terminate."""
+    pods = chain.from_iterable(pods.values() for pods in view.members.values())
+    return ((pod.namespace, pod.labels) for pod in pods if not pod.deleting)
 
 
 def _added(
@@ -300,7 +283,7 @@ def _added(
         else:
             uids[pod.uid] = old.uid
             view = with_pod(without_pod(view, old.uid), _as_known(pod, old))
-    return view, msgspec.structs.replace(
+    return view, replace(
         question,
         pods=frozenset(uids.get(uid, uid) for uid in question.pods),
         state=state,
@@ -311,7 +294,7 @@ def _added(
 
 
 def _as_known(obj: T, existing: T) -> T:
-    return msgspec.structs.replace(obj, uid=existing.uid, created_us=existing.created_us)
+    return replace(obj, uid=existing.uid, created_us=existing.created_us)
 
 
 def _read(objects: Sequence[object], field: str, role: Role) -> tuple[AnyEntry, ...]:

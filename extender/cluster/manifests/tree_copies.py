@@ -8,10 +8,10 @@ anything exists already is left out. All else (priority classes, claims, profile
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role, SourceEntry, with_metadata
@@ -53,9 +53,8 @@ class TreeCopies:
         taken: Collection[Taken] = (),
     ) -> None:
         self._entries = entries
-        self._live = LiveSources()
-        if live is not None:
-            self._live = LiveSources(profiles=live.profiles, claims=live.claims)
+        live = live or LiveSources()
+        self._live = LiveSources(profiles=live.profiles, claims=live.claims)
         self._taken = set(taken)
         self._context: list[AnyEntry] = []
         self._copied: tuple[AnyEntry, ...] = ()
@@ -66,7 +65,7 @@ class TreeCopies:
         """Look for what is copied; return its groups. A cluster has many objects, and most questions have no copies."""
         last = {entry.ident: entry for entry in self._entries}
         self._context = [
-            msgspec.structs.replace(entry, role=Role.CLUSTER)
+            replace(entry, role=Role.CLUSTER)
             for entry in last.values()
             if isinstance(entry, SourceEntry) or isinstance(entry.obj, _CONTEXT)
         ]
@@ -120,30 +119,26 @@ def _name_of(entry: AnyEntry) -> Taken:
 def _wanted_trees(entries: Sequence[AnyEntry]) -> Iterator[AnyEntry]:
     """Yield the workloads of -f, the groups and pods of the trees of -f, and the lone pods of -f."""
     owners: set[Taken] = set()
-    for entry in entries:
-        if entry.role is Role.WANTED and isinstance(
-            entry.obj, api.WorkloadManifest | api.PodCliqueSet
-        ):
+    to_plan = [entry for entry in entries if entry.role is Role.WANTED]
+    for entry in to_plan:
+        if isinstance(entry.obj, api.WorkloadManifest | api.PodCliqueSet):
             if isinstance(entry.obj, api.WorkloadManifest):
                 _check_templates(entry.where, entry.obj)
             owners.add(_name_of(entry))
             yield entry
     root_of = _roots(entries)
-    roots = {
-        root_of.get(leaf)
-        for entry in entries
-        if entry.role is Role.WANTED and (leaf := _group_of(entry)) is not None
-    }
+    roots = {root_of.get(leaf) for entry in to_plan if (leaf := _group_of(entry)) is not None}
     for entry in entries:
-        obj, leaf = entry.obj, _group_of(entry)
-        if isinstance(entry, SourceEntry) or _is_of(obj, owners):
-            continue
+        obj, leaf, (_, space, _) = entry.obj, _group_of(entry), _name_of(entry)
+        names = {(owner.kind, space, owner.name) for owner in obj.metadata.owner_references}
+        if isinstance(entry, SourceEntry) or not names.isdisjoint(owners):
+            continue  # the copy of an owned one is made from the copy of its owner
         if leaf is None:
             lone = isinstance(obj, api.Pod) and not ended(obj)
             if lone and entry.role is Role.WANTED:
                 yield entry
         elif leaf in root_of and root_of[leaf] in roots:
-            yield msgspec.structs.replace(entry, role=Role.WANTED)
+            yield replace(entry, role=Role.WANTED)
 
 
 def _roots(entries: Sequence[AnyEntry]) -> dict[GroupKey, GroupKey]:
@@ -176,21 +171,11 @@ def _group_of(entry: AnyEntry) -> GroupKey | None:
 def _check_templates(where: str, workload: api.WorkloadManifest) -> None:
     kind = BY_KIND[workload.kind]
     if kind.parts is not None and not kind.template_paths:
-        raise BadInput(
-            f"{where}: {workload.label}: has no pod templates, so no pods can be made for copies of it; give copies of its "
-            "groups and pods"
-        )
-
-
-def _is_of(obj: api.KubernetesObject, owners: Collection[tuple[str, str, str]]) -> bool:
-    """Return whether one of some workloads owns an object: its copy is made from the copy of the workload."""
-    space = obj.metadata.namespace
-    return any((owner.kind, space, owner.name) in owners for owner in obj.metadata.owner_references)
+        text = "has no pod templates, so no pods can be made for copies of it; give copies of its groups and pods"
+        raise BadInput(f"{where}: {workload.label}: {text}")
 
 
 class _Renaming:
-    """Gives all objects of one copy their names."""
-
     def __init__(self, entries: Sequence[AnyEntry], suffix: str) -> None:
         self._entries = entries
         self._suffix = suffix
@@ -203,20 +188,17 @@ class _Renaming:
     def entries(self) -> Iterator[AnyEntry]:
         """Yield the objects of the copy; they have no UID, as if they were created now."""
         for entry in self._entries:
-            if isinstance(entry, SourceEntry):
-                yield msgspec.structs.replace(entry, obj=self._renamed(entry.obj))
-                continue
-            obj = entry.obj
+            obj: api.KubernetesObject = entry.obj
             if isinstance(obj, api.Pod):
                 obj = self._pod(obj)
             elif isinstance(obj, api.Group):
                 obj = self._group(obj)
-            yield msgspec.structs.replace(entry, obj=self._renamed(obj))
+            yield replace(entry, obj=self._renamed(obj))
 
     def _renamed(self, obj: T) -> T:
         metadata = obj.metadata
         owners = (
-            msgspec.structs.replace(owner, name=owner.name + self._suffix, uid="")
+            replace(owner, name=owner.name + self._suffix, uid="")
             if (owner.kind, metadata.namespace, owner.name) in self._workloads
             else owner
             for owner in metadata.owner_references
@@ -231,35 +213,31 @@ class _Renaming:
 
     def _pod(self, pod: api.Pod) -> api.Pod:
         """Return a pod that is not assigned, in the copy of its leaf."""
-        spec = msgspec.structs.replace(pod.spec, node_name="")
+        spec = replace(pod.spec, node_name="")
         labels = pod.metadata.labels
         if group_named(pod) in self._groups:
             field = spec.scheduling_group.pod_group_name
             if field:
                 group = api.SchedulingGroup(pod_group_name=field + self._suffix)
-                spec = msgspec.structs.replace(spec, scheduling_group=group)
-            named = {
-                label: labels[label] + self._suffix for label in GROUP_LABELS if labels.get(label)
-            }
-            labels = {**labels, **named}
+                spec = replace(spec, scheduling_group=group)
+            labels = self._with_suffix(labels, GROUP_LABELS)
         pod = with_metadata(pod, labels=labels)
-        return msgspec.structs.replace(pod, spec=spec, status=api.PodStatus())
+        return replace(pod, spec=spec, status=api.PodStatus())
 
     def _group(self, group: api.Group) -> api.Group:
         """Return a group below the copy of its parent."""
         name = parent_of(group)
         if not name or composite_key(group.metadata.namespace, name) not in self._groups:
             return group
-        field = group.spec.parent_composite_pod_group_name
-        if field:
-            spec = msgspec.structs.replace(
-                group.spec, parent_composite_pod_group_name=field + self._suffix
-            )
-            return msgspec.structs.replace(group, spec=spec)
-        annotations = group.metadata.annotations
-        named = {
-            key: annotations[key] + self._suffix
-            for key in PARENT_ANNOTATIONS
-            if annotations.get(key)
+        if field := group.spec.parent_composite_pod_group_name:
+            parent = field + self._suffix
+            spec = replace(group.spec, parent_composite_pod_group_name=parent)
+            return replace(group, spec=spec)
+        annotations = self._with_suffix(group.metadata.annotations, PARENT_ANNOTATIONS)
+        return with_metadata(group, annotations=annotations)
+
+    def _with_suffix(self, texts: Mapping[str, str], keys: Collection[str]) -> dict[str, str]:
+        return {
+            key: text + self._suffix if text and key in keys else text
+            for key, text in texts.items()
         }
-        return with_metadata(group, annotations={**annotations, **named})

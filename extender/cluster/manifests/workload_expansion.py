@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import (
@@ -34,6 +35,7 @@ from extender.cluster.manifests.workload_objects import (
     WorkloadSources,
     check_number_of_pods,
     controller_labels,
+    core_object,
     group_from,
     owner_uid,
     pods_of_leaf,
@@ -52,8 +54,8 @@ from extender.core.workloads.kinds.plain_pods_kind import (
     is_plain,
     plain_workload,
 )
-from extender.core.workloads.kinds.podcliqueset_podgangs import podgangs_of
-from extender.core.workloads.kinds.trainjob_jobset import jobset_of, runtime_of
+from extender.core.workloads.kinds.podcliqueset_podgangs import PodGangs
+from extender.core.workloads.kinds.trainjob_jobset import jobset_of
 from extender.core.workloads.tree_compiler import (
     CompiledTree,
     CompileRequest,
@@ -83,11 +85,12 @@ from extender.core.workloads.workload_object import (
     OFF,
     OTHER_SCHEDULERS,
     SOURCE_ANNOTATION,
+    TREE_ANNOTATIONS,
     TREE_LABEL,
     WORKLOAD_ANNOTATION,
     WorkloadObject,
+    has_tree_label,
     pod_templates,
-    tree_annotations,
 )
 from extender.queries.plan.plan_steps import GroupOrigin, RefusedWorkload
 
@@ -158,25 +161,23 @@ def _expand_plain_pods(
         if GroupKey(namespace, name, "PodGroup") in files.groups:
             continue
         labels = [entry.obj.metadata.labels for entry in members]
+        annotations = {key for own in members for key in own.obj.metadata.annotations}
+        profile = labels[0][TREE_LABEL]
         workload = plain_workload(
             namespace,
             name,
-            labels[0][TREE_LABEL],
+            profile,
             sorted({own[TOTAL_LABEL] for own in labels}),
             sorted({cast("api.Pod", entry.obj).spec.priority_class_name for entry in members}),
-            sorted(
-                {key for own in members for key in tree_annotations(own.obj.metadata.annotations)}
-            ),
+            sorted(annotations.intersection(TREE_ANNOTATIONS)),
         )
-        profile = workload.labels[TREE_LABEL]
-        request = CompileRequest(
-            workload=workload, profile=files.profiles.get(profile), profile_name=profile
-        )
+        of_name = files.profiles.get(profile)
+        request = CompileRequest(workload=workload, profile=of_name, profile_name=profile)
         tree = compile_tree(PLAIN_PODS, request)
         if tree.outcome == "refused":
             assert tree.refusal is not None
             text = f"{members[0].where}: {tree.refusal.message}"
-            expansion.refused.append(RefusedWorkload(workload.kind, namespace, name, text))
+            expansion.refused.append(_refused(workload, text))
             expansion.not_planned.update(entry.ident for entry in members)
         elif len(members) > int(total := labels[0][TOTAL_LABEL]):
             text = (
@@ -192,6 +193,10 @@ def _expand_plain_pods(
             expansion.origins[GroupKey(namespace, name, "PodGroup")] = GroupOrigin(
                 str(workload), "pods", lowered_by=(f"label {TOTAL_LABEL}: ", " on all its pods")
             )
+
+
+def _refused(of: WorkloadObject, text: str) -> RefusedWorkload:
+    return RefusedWorkload(of.kind, of.namespace, of.name, text)
 
 
 def _not_a_member(pod: api.Pod) -> str:
@@ -226,16 +231,9 @@ def _expansions(
         yield _WorkloadExpansion(entry, obj, files, expansion)
     if not isinstance(obj, api.PodCliqueSet):
         return
-    owner = WorkloadObject(
-        api_version=obj.api_version,
-        kind="PodCliqueSet",
-        namespace=obj.metadata.namespace,
-        name=obj.metadata.name,
-        uid=obj.metadata.uid,
-        spec=obj.spec,
-    )
+    owner = core_object(obj, obj.spec)
     try:
-        gangs = podgangs_of(owner, files.topologies)
+        gangs = PodGangs(owner, files.topologies).gangs()
         manifests = [_made(gang.manifest, obj) for gang in gangs]
     except BadInput as fault:
         raise located(f"{entry.where}: {owner}", fault) from fault
@@ -259,8 +257,6 @@ def _made(manifest: Mapping[str, Any], source: api.KubernetesObject) -> api.Work
 
 
 class _FileWorkload(ABC):
-    """One workload of the files."""
-
     def __init__(
         self, entry: SourceEntry, manifest: api.WorkloadManifest, files: WorkloadSources
     ) -> None:
@@ -285,7 +281,6 @@ class _FileWorkload(ABC):
         """Do the same, without the place of the workload in errors."""
 
     def _source_of_policy(self, workload: WorkloadObject) -> WorkloadObject:
-        """Return the object whose annotations count."""
         owner = self._owner
         return owner if owner and owner.kind in self._kind.policy_from else workload
 
@@ -330,8 +325,6 @@ class _FileWorkload(ABC):
 
 
 class _WorkloadExpansion(_FileWorkload):
-    """Expands one workload: adds what it becomes to the expansion."""
-
     def __init__(
         self,
         entry: SourceEntry,
@@ -349,42 +342,33 @@ class _WorkloadExpansion(_FileWorkload):
     def expand(self) -> None:
         """Add what the workload becomes, without its place in errors."""
         workload, kind = self._workload, self._kind
-        if self._is_part() or kind.parts is None:
+        if kind.is_part(workload) or kind.parts is None:
             self._expand_relatives()
             return
         label, requested = self._coverage()
+        profile = self._files.profiles.get(label)
         if kind.finished(workload) or workload.deleting:
             self._warn(_ENDED)
-            return
-        if label == OFF:
+        elif label == OFF:
             self._leave_alone(f"{_TREE_FIELD}: is off, so no tree is made")
-            return
-        profile = self._files.profiles.get(label)
-        if (
-            profile is not None
-            and not profile.of(self._source_of_policy(self._workload).kind).enabled
-        ):
+        elif profile is not None and not profile.of(self._source_of_policy(workload).kind).enabled:
             self._leave_alone(f"TreeProfile {label!r} does not enable the kind")
-            return
-        workload = with_template_labels(kind, workload, label)
-        request = self._request(workload, label, requested=requested)
-        if adopts_groups(kind, request):
-            self._leave_alone(
-                "spec.scheduling: the groups that its controller makes are not in the files"
-            )
-            return
-        self._take(request, compile_tree(kind, request))
+        else:
+            workload = with_template_labels(kind, workload, label)
+            request = self._request(workload, label, requested=requested)
+            if adopts_groups(kind, request):
+                text = "the groups that its controller makes are not in the files"
+                self._leave_alone(f"spec.scheduling: {text}")
+            else:
+                self._take(request, compile_tree(kind, request))
 
     def _take(self, request: CompileRequest, tree: CompiledTree) -> None:
-        """Add the result of the compiler."""
         text = "" if tree.refusal is None else tree.refusal.message
         if tree.outcome == "kept-out":
             self._leave_alone(text.removeprefix(f"{self._workload}: "))
             return
         if tree.outcome == "refused":
-            of, where = self._workload, self._entry.where
-            refused = RefusedWorkload(of.kind, of.namespace, of.name, f"{where}: {text}")
-            self._expansion.refused.append(refused)
+            self._expansion.refused.append(_refused(self._workload, f"{self._entry.where}: {text}"))
             return
         if text:
             self._expansion.warnings.append(f"{text}; its pods are placed one by one")
@@ -419,16 +403,11 @@ class _WorkloadExpansion(_FileWorkload):
 
     # --- who decides
 
-    def _is_part(self) -> bool:
-        owner = self._workload.owner
-        return owner is not None and owner.kind in self._kind.part_of
-
     def _expand_relatives(self) -> None:
         """Expand what the controller makes for a workload without pods of its own, where the files do not have it."""
         workload, owner = self._workload, self._workload.owner
-        if self._is_part():
+        if owner is not None and self._kind.is_part(workload):
             if self._owner is None:
-                assert owner is not None
                 text = f"is part of {owner.kind} {owner.name}; give that in its place"
                 raise BadInput(f"{workload}: metadata.ownerReferences: {text}")
             return
@@ -447,22 +426,13 @@ class _WorkloadExpansion(_FileWorkload):
             self._warn(_ENDED)
             return
         try:
-            jobset = self._jobset()
+            jobset = jobset_of(trainjob, self._files.runtime(trainjob))
         except BadInput as fault:
             raise located(str(trainjob), fault) from fault
         manifest = _made(jobset, self.manifest)
         if existing is not None:
             manifest = with_metadata(manifest, uid=existing.uid)
         _WorkloadExpansion(self._entry, manifest, self._files, self._expansion).expand()
-
-    def _jobset(self) -> dict[str, Any]:
-        """Return the JobSet that Trainer makes from a TrainJob and its runtime."""
-        runtime = runtime_of(self._workload)
-        spec = self._files.runtimes.get(runtime)
-        if spec is None:
-            text = f"{runtime} is not in the files; add the output of `{runtime.command}`"
-            raise BadInput(f"spec.runtimeRef: {text}, or the JobSet that Trainer makes")
-        return jobset_of(self._workload, spec)
 
     def _coverage(self) -> tuple[str, bool]:
         """Return the value of the tree label that covers the workload, and whether it has the label itself."""
@@ -480,12 +450,9 @@ class _WorkloadExpansion(_FileWorkload):
     def _leave_alone(self, reason: str) -> None:
         """Add the pods of a workload that no tree is made from, as its controller makes them."""
         self._warn(f"{reason}; its pods are planned as they are")
-        request = CompileRequest(
-            workload=_plain(self._workload),
-            profile=None,
-            profile_name="",
-            uses=self._files.uses_of(self._kind, self._workload),
-        )
+        uses = self._files.uses_of(self._kind, self._workload)
+        plain = _plain(self._workload)
+        request = CompileRequest(workload=plain, profile=None, profile_name="", uses=uses)
         leaves = [leaf for root in roots_of(self._kind, request) for leaf in leaves_of(root)]
         self._add(tuple(self._pods(leaves, members=False)))
 
@@ -511,8 +478,7 @@ class _WorkloadExpansion(_FileWorkload):
                 self._warn("has no pod templates; give its pods in the files too")
             return
         with_templates = [
-            msgspec.structs.replace(leaf, template=self._templates.get(leaf.role, leaf.template))
-            for leaf in leaves
+            replace(leaf, template=self._templates.get(leaf.role, leaf.template)) for leaf in leaves
         ]
         for leaf in with_templates:
             if not (leaf.template.get("spec") or {}).get("containers"):
@@ -525,7 +491,7 @@ class _WorkloadExpansion(_FileWorkload):
 def _plain(workload: WorkloadObject) -> WorkloadObject:
     """Return a workload without our annotations; those of its controller change its pods."""
     kept = {key: text for key, text in workload.annotations.items() if not key.startswith(PREFIX)}
-    return msgspec.structs.replace(workload, annotations=kept)
+    return replace(workload, annotations=kept)
 
 
 def roots_of(kind: WorkloadKind, request: CompileRequest) -> tuple[Part, ...]:
@@ -574,16 +540,18 @@ def served_workloads(entries: Sequence[AnyEntry]) -> ServedWorkloads:
 
 
 class _PlayedWorkload(_FileWorkload):
-    """One workload: its object as it is stored, and its pods."""
-
     def __init__(
         self, entry: SourceEntry, manifest: api.WorkloadManifest, files: WorkloadSources
     ) -> None:
         super().__init__(entry, manifest, files)
         self.ident = entry.ident
         self.pods: tuple[Entry, ...] = ()
-        if self._owner is not None:
-            self.manifest = _owned_by(self._owner, manifest)
+        if self._owner is not None:  # its UID is that of the object in the files
+            references = tuple(
+                replace(owner, uid=self._owner.uid) if owner.controller else owner
+                for owner in manifest.metadata.owner_references
+            )
+            self.manifest = with_metadata(manifest, owner_references=references)
 
     def expand(self) -> None:
         """Label the workload and make its pods."""
@@ -593,9 +561,8 @@ class _PlayedWorkload(_FileWorkload):
             return
         self.manifest = _labelled(kind, self.manifest, label)
         workload = workload_of(self.manifest)
-        part = workload.owner is not None and workload.owner.kind in kind.part_of
         profile = profile_name(kind, workload)
-        if part or not profile or kind.finished(workload) or workload.deleting:
+        if kind.is_part(workload) or not profile or kind.finished(workload) or workload.deleting:
             return
         requested = is_requested(workload, self._source_of_policy(workload))
         request = self._request(workload, profile, requested=requested)
@@ -621,7 +588,7 @@ def _labelled(
     if next(pod_templates(kind.template_paths, workload.spec), None) is not None:
         stamped = with_template_labels(kind, workload, label)
         manifest = with_metadata(manifest, annotations=dict(stamped.annotations))
-        return msgspec.structs.replace(manifest, spec=stamped.spec)
+        return replace(manifest, spec=stamped.spec)
     metadata = manifest.metadata
     if kind.template_paths or TREE_LABEL in metadata.labels:
         return manifest
@@ -630,15 +597,6 @@ def _labelled(
         labels={**metadata.labels, TREE_LABEL: label},
         annotations={**metadata.annotations, SOURCE_ANNOTATION: NAMESPACE},
     )
-
-
-def _owned_by(owner: WorkloadObject, manifest: api.WorkloadManifest) -> api.WorkloadManifest:
-    """Return a workload whose controlling owner has the UID of the object in the files that it names."""
-    references = tuple(
-        msgspec.structs.replace(reference, uid=owner.uid) if reference.controller else reference
-        for reference in manifest.metadata.owner_references
-    )
-    return with_metadata(manifest, owner_references=references)
 
 
 _LabelsFor = Callable[[Mapping[str, Any]], Mapping[str, str]]
@@ -667,23 +625,20 @@ def with_template_labels(
     holder: Any = {"metadata": {"labels": dict(workload.labels)}, "spec": workload.spec}
     for path in kind.template_paths:
         holder = _with_labels(holder, path.split("."), holder, labels)
-    return msgspec.structs.replace(workload, spec=holder["spec"], annotations=annotations)
+    return replace(workload, spec=holder["spec"], annotations=annotations)
 
 
 def _with_own_domain(kind: WorkloadKind, workload: WorkloadObject) -> Mapping[str, str]:
     """Return the annotations of a workload, with that for an exclusive domain in place of the one of its controller."""
     theirs, annotations = kind.exclusive_annotation, workload.annotations
     key = annotations.get(theirs)
-    owner = workload.owner.kind if workload.owner is not None else ""
     if (
         not is_label_key(key or "")
         or kind.exclusive_level is None
         or EXCLUSIVE_ANNOTATION in annotations
-        or owner in (*kind.policy_from, *kind.part_of)
-        or any(
-            TREE_LABEL in ((template.get("metadata") or {}).get("labels") or {})
-            for template in pod_templates(kind.template_paths, workload.spec)
-        )
+        or kind.policy_owner(workload)
+        or kind.is_part(workload)
+        or has_tree_label(kind.template_paths, workload.spec)
     ):
         return annotations
     level = kind.exclusive_level(workload)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import AnyEntry, Role, with_metadata
@@ -31,7 +33,7 @@ from extender.core.model.quantities import exact, nanos
 from extender.core.trees.leaves_in_use import with_finished_pods
 from extender.core.workloads.kind_table import kind_of_pod
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS, policy_labels
-from extender.core.workloads.kinds.trainjob_jobset import RuntimeName
+from extender.core.workloads.kinds.trainjob_jobset import RuntimeName, runtime_of
 from extender.core.workloads.name_rules import labels_of_leaf
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.core.workloads.tree_parts import ExistingGroup, Leaf, LeafUse
@@ -46,6 +48,7 @@ from extender.core.workloads.workload_object import (
 )
 from extender.ports.written_names import MANAGED_BY_LABEL, PARENT_ANNOTATIONS
 
+_Name = tuple[str, str, str]  # kind, namespace, name
 PodLabels = tuple[str, Mapping[str, str]]  # namespace and labels of a pod
 LabelsOfPod = Callable[[int], Mapping[str, str]]  # by the number of a pod in its leaf
 PodName = Callable[[WorkloadObject, Mapping[str, str]], str]
@@ -57,24 +60,23 @@ _PER_CONTAINER: Final = "Container"
 
 def leaf_uses(pods: Iterable[PodLabels]) -> dict[tuple[str, str, str], tuple[LeafUse, ...]]:
     """Return the leaves that pods name, in order of their names, by kind, namespace and name of the workload."""
-    counts: dict[tuple[str, str, str], dict[str, tuple[int, Mapping[str, str]]]] = {}
+    counts: Counter[tuple[_Name, str]] = Counter()  # by workload and leaf
+    first: dict[tuple[_Name, str], Mapping[str, str]] = {}
     for namespace, labels in pods:
         leaf = labels.get(GROUP_LABEL)
         kind = kind_of_pod(labels) if leaf and TREE_LABEL in labels else None
         if kind is None or leaf is None:
             continue
-        read = {LEAF_LABEL, *(key for rule in kind.name_rules for key in rule.label_keys)}
-        of_workload = counts.setdefault((kind.kind, namespace, kind.name_in(labels) or ""), {})
-        before, first = of_workload.get(
-            leaf, (0, {key: labels[key] for key in sorted(read) if key in labels})
-        )
-        of_workload[leaf] = (before + 1, first)
+        of_leaf = ((kind.kind, namespace, kind.name_in(labels) or ""), leaf)
+        counts[of_leaf] += 1
+        if of_leaf not in first:
+            read = {LEAF_LABEL, *(key for rule in kind.name_rules for key in rule.label_keys)}
+            first[of_leaf] = {key: labels[key] for key in sorted(read) if key in labels}
     return {
         workload: tuple(
-            LeafUse(name=name, pods=pods_, labels=labels)
-            for name, (pods_, labels) in sorted(leaves.items(), key=lambda item: item[0])
+            LeafUse(name=of_leaf[1], pods=count, labels=first[of_leaf]) for of_leaf, count in items
         )
-        for workload, leaves in counts.items()
+        for workload, items in itertools.groupby(sorted(counts.items()), lambda item: item[0][0])
     }
 
 
@@ -186,10 +188,10 @@ def admitted(pod: api.Pod) -> api.Pod:
     """Return a member as the policy gang-extender-members stores it: with scheduler, gate and marker resources."""
     spec = pod.spec
     if spec.scheduler_name in ("", DEFAULT_SCHEDULER):
-        spec = msgspec.structs.replace(spec, scheduler_name=OUR_SCHEDULER)
+        spec = replace(spec, scheduler_name=OUR_SCHEDULER)
     if all(gate.name != GATE for gate in spec.scheduling_gates):
         gates = (*spec.scheduling_gates, api.Named(name=GATE))
-        spec = msgspec.structs.replace(spec, scheduling_gates=gates)
+        spec = replace(spec, scheduling_gates=gates)
     containers = spec.containers
     missing = {
         marker: "1"
@@ -197,15 +199,12 @@ def admitted(pod: api.Pod) -> api.Pod:
         if all(marker not in container.resources.limits for container in containers)
     }
     if containers and missing:
-        first = containers[0]
-        resources = msgspec.structs.replace(
-            first.resources,
-            requests={**first.resources.requests, **missing},
-            limits={**first.resources.limits, **missing},
-        )
-        first = msgspec.structs.replace(first, resources=resources)
-        spec = msgspec.structs.replace(spec, containers=(first, *containers[1:]))
-    return msgspec.structs.replace(pod, spec=spec)
+        first, needs = containers[0], containers[0].resources
+        requests, limits = {**needs.requests, **missing}, {**needs.limits, **missing}
+        needs = replace(needs, requests=requests, limits=limits)
+        first = replace(first, resources=needs)
+        spec = replace(spec, containers=(first, *containers[1:]))
+    return replace(pod, spec=spec)
 
 
 def with_limit_ranges(pod: api.Pod, ranges: Iterable[api.LimitRange]) -> api.Pod:
@@ -228,17 +227,15 @@ def with_limit_ranges(pod: api.Pod, ranges: Iterable[api.LimitRange]) -> api.Pod
                     raise bad(limit_range, "spec.limits", str(fault)) from fault
                 limits = {**item.max, **item.default}
                 bounds = _Bounds(limit_range.metadata.name, item, limits, {**item.min, **limits, **item.default_request})  # fmt: skip
-                spec = msgspec.structs.replace(
+                spec = replace(
                     spec,
                     containers=bounds.applied(pod, "containers", spec.containers),
                     init_containers=bounds.applied(pod, "initContainers", spec.init_containers),
                 )
-    return msgspec.structs.replace(pod, spec=spec)
+    return replace(pod, spec=spec)
 
 
 class _Bounds(msgspec.Struct, frozen=True):
-    """What a LimitRange has for each container."""
-
     name: str
     item: api.LimitRangeItem
     limits: Mapping[str, str | float]  # of containers that have none
@@ -254,8 +251,8 @@ class _Bounds(msgspec.Struct, frozen=True):
             requests = {**self.requests, **own.limits, **own.requests}
             limits = {**self.limits, **own.limits}
             self._check(pod, f"spec.{field}[{n}].resources", requests, limits)
-            resources = msgspec.structs.replace(own, requests=requests, limits=limits)
-            result.append(msgspec.structs.replace(container, resources=resources))
+            resources = replace(own, requests=requests, limits=limits)
+            result.append(replace(container, resources=resources))
         return tuple(result)
 
     def _check(
@@ -302,13 +299,13 @@ def with_runtime_class(pod: api.Pod, of: api.RuntimeClass) -> api.Pod:
         if (mine := spec.node_selector.get(key, value)) != value:
             text = f'{key} is "{mine}", and RuntimeClass {name} asks for "{value}"; leave it out'
             raise bad(pod, "spec.nodeSelector", text)
-    spec = msgspec.structs.replace(
+    spec = replace(
         spec,
         overhead=overhead,
         node_selector={**spec.node_selector, **scheduling.node_selector},
         tolerations=tuple(dict.fromkeys((*spec.tolerations, *scheduling.tolerations))),
     )
-    return msgspec.structs.replace(pod, spec=spec)
+    return replace(pod, spec=spec)
 
 
 def group_from(spec: GroupSpec) -> api.Group:
@@ -334,9 +331,6 @@ def stored_group(body: Mapping[str, Any]) -> api.Group:
     if body["kind"] == "PodGroup":
         return convert(api.PodGroup, body)
     return convert(api.CompositePodGroup, body)
-
-
-_Name = tuple[str, str, str]  # kind, namespace, name
 
 
 class LiveSources(msgspec.Struct, frozen=True, kw_only=True):
@@ -394,7 +388,8 @@ class WorkloadSources:
                 self.topologies[obj.metadata.name] = levels
             case api.Workload():
                 if obj.key not in self.templates or obj.api_version.startswith(BUILTIN_GROUP):
-                    self.templates[obj.key] = _templates_of(obj)
+                    spec = without_nulls(msgspec.to_builtins(obj.spec))
+                    self.templates[obj.key] = core_object(obj, cast("dict[str, Any]", spec))
             case api.TreeProfile():
                 self.profiles[obj.metadata.name] = profile_of(obj)
             case api.Namespace():
@@ -404,18 +399,28 @@ class WorkloadSources:
 
     def owner_of(self, workload: WorkloadObject) -> WorkloadObject | None:
         """Return the controlling owner of a workload, if the files have it."""
-        owner = workload.owner
-        if owner is None:
-            return None
-        return self.workloads.get((owner.kind, workload.namespace, owner.name))
+        owner, namespace = workload.owner, workload.namespace
+        return self.workloads.get((owner.kind, namespace, owner.name)) if owner else None
 
     def owned_by(self, owner: WorkloadObject, kinds: Collection[str]) -> WorkloadObject | None:
         """Return the first workload of some kinds that has another one as controlling owner, or None."""
-        for workload in self.workloads.values():
-            controller = self.owner_of(workload) if workload.kind in kinds else None
-            if controller is not None and _name(controller) == _name(owner):
-                return workload
-        return None
+        of_kinds = (each for each in self.workloads.values() if each.kind in kinds)
+        of_files = self.workloads.get(_name(owner))
+        return next(
+            (each for each in of_kinds if of_files and self.owner_of(each) is of_files), None
+        )
+
+    def runtime(self, trainjob: WorkloadObject) -> Mapping[str, Any]:
+        """Return the `spec` of the runtime of a TrainJob.
+
+        Raises:
+            BadInput: It names none, or the files do not have it.
+        """
+        runtime = runtime_of(trainjob)
+        if runtime not in self.runtimes:
+            text = f"{runtime} is not in the files; add the output of `{runtime.command}`"
+            raise BadInput(f"spec.runtimeRef: {text}, or the JobSet that Trainer makes")
+        return self.runtimes[runtime]
 
     def is_wanted(self, workload: WorkloadObject) -> bool:
         """Return whether a workload is one of -f."""
@@ -456,9 +461,8 @@ class WorkloadSources:
 
     def existing_of(self, workload: WorkloadObject) -> tuple[ExistingGroup, ...]:
         """Return the groups that were made for a workload, in order of kind and name."""
-        return tuple(
-            sorted(self.made.get(workload.uid, ()), key=lambda group: (group.kind, group.name))
-        )
+        groups = self.made.get(workload.uid, ())
+        return tuple(sorted(groups, key=lambda group: (group.kind, group.name)))
 
 
 def _name(workload: WorkloadObject) -> _Name:
@@ -471,27 +475,22 @@ def owner_uid(obj: api.KubernetesObject) -> str:
 
 
 def _existing(group: api.Group) -> ExistingGroup:
-    policy = group.spec.scheduling_policy
+    policy, kind, name = group.spec.scheduling_policy, type(group).__name__, group.metadata.name
     gang = policy.gang if policy is not None else None
-    minimum = (gang.min_count or gang.min_group_count) if gang is not None else None
-    return ExistingGroup(
-        kind=type(group).__name__,
-        name=group.metadata.name,
-        basic=gang is None,
-        minimum=minimum or 1,
-        required=gang.required_groups if gang is not None else (),
-    )
+    if gang is None:
+        return ExistingGroup(kind=kind, name=name, basic=True, minimum=1)
+    minimum, required = gang.min_count or gang.min_group_count or 1, gang.required_groups
+    return ExistingGroup(kind=kind, name=name, basic=False, minimum=minimum, required=required)
 
 
-def _templates_of(workload: api.Workload) -> WorkloadObject:
-    spec = without_nulls(msgspec.to_builtins(workload.spec))
-    assert isinstance(spec, dict)
-    namespace, name = workload.key
+def core_object(obj: api.KubernetesObject, spec: Mapping[str, Any]) -> WorkloadObject:
+    """Return an object of the API that is no workload as one of the core, with this spec."""
+    namespace, name = obj.key
     return WorkloadObject(
-        api_version=workload.api_version,
-        kind=workload.kind,
+        api_version=obj.api_version,
+        kind=type(obj).__name__,
         namespace=namespace,
         name=name,
-        uid=workload.metadata.uid,
+        uid=obj.metadata.uid,
         spec=spec,
     )

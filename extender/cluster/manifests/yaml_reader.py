@@ -73,9 +73,8 @@ Progress = Callable[[str, int, int], None]
 _JSON_HEAD: Final = b'{\n    "apiVersion": "v1",\n    "items": [\n'
 _JSON_END: Final = b"\n        }"
 _JSON_TAIL: Final = b'\n    ],\n    "kind": "List",\n'
-_JSON_TAIL_WITHIN: Final = (
-    4_096  # bytes at the end of the file; the metadata of the list come after it
-)
+# bytes at the end of the file; the metadata of the list come after it
+_JSON_TAIL_WITHIN: Final = 4_096
 _JSON_BLOCK: Final = 1 << 20  # bytes that are read at once
 
 
@@ -331,8 +330,6 @@ def _scalar(event: yaml.ScalarEvent) -> Value:
 
 
 class _Reader:
-    """Builds the documents of one text."""
-
     def __init__(self, text: str, name: str) -> None:
         self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self._name = name

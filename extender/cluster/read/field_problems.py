@@ -92,8 +92,6 @@ def _problems(
         case inspect.VarTupleType() | inspect.ListType() if isinstance(value, list | tuple):
             for number, item in enumerate(value):
                 yield from _problems(item, kind.item_type, f"{path}[{number}]", unread)
-        case inspect.StructType() | inspect.DictType():
-            yield FieldProblem(path, _wrong(kind, value))
         case _:
             if not _fits(value, kind):
                 yield FieldProblem(path, _wrong(kind, value))
@@ -124,11 +122,10 @@ def _of_union(
     value: object, kind: inspect.UnionType, path: str, unread: Unread
 ) -> Iterator[FieldProblem]:
     """Yield what is wrong by the alternative that has the form of the value, else that none has it."""
-    if any(_has_form(value, alternative) for alternative in kind.types):
-        for alternative in kind.types:
-            if _has_form(value, alternative):
-                yield from _problems(value, alternative, path, unread)
-                return
+    for alternative in kind.types:
+        if _has_form(value, alternative):
+            yield from _problems(value, alternative, path, unread)
+            return
     if not _fits(value, kind):
         yield FieldProblem(path, _wrong(kind, value))
 
@@ -157,10 +154,9 @@ def _fits(value: object, kind: inspect.Type) -> bool:
         case inspect.AnyType() | inspect.RawType() | inspect.CustomType():
             return True
         case _:
-            number = isinstance(kind, inspect.FloatType) and not isinstance(value, bool)
-            return (
-                isinstance(value, int | float) if number else type(value) is _PYTHON.get(type(kind))
-            )
+            if isinstance(kind, inspect.FloatType):
+                return isinstance(value, int | float) and not isinstance(value, bool)
+            return type(value) is _PYTHON.get(type(kind))
 
 
 def _is_int(value: object, kind: inspect.IntType) -> bool:
@@ -190,14 +186,8 @@ def _expected(kind: inspect.Type, value: object = None) -> str:
         case inspect.Metadata():
             return _expected(kind.type, value)
         case inspect.UnionType():
-            kinds = (
-                alternative
-                for alternative in kind.types
-                if not isinstance(alternative, inspect.NoneType)
-            )
-            return " or ".join(
-                dict.fromkeys(_expected(alternative, value) for alternative in kinds)
-            )
+            kinds = (of for of in kind.types if not isinstance(of, inspect.NoneType))
+            return " or ".join(dict.fromkeys(_expected(of, value) for of in kinds))
         case inspect.IntType():
             large = kind.le is not None and isinstance(value, int) and value > kind.le
             if kind.le is not None and (large or kind.le not in _INT_MAX):

@@ -10,12 +10,13 @@ searched. So a list of 5,000 nodes takes milliseconds, and an error still names 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, TypeVar, cast, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.cluster import types as api
 from extender.cluster.read.field_problems import field_problems, shown
@@ -40,6 +41,7 @@ from extender.core.workloads.tree_policy import (
     TreeProfile,
     is_label_key,
     near_problem,
+    not_a_key,
 )
 from extender.core.workloads.workload_object import (
     LOST_MEMBERS_ANNOTATION,
@@ -104,9 +106,8 @@ T = TypeVar("T", bound=api.KubernetesObject)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_CLASSES: Final = (
-    4_096  # of nodes with equal capacity or taints that share them; a cluster has some hundred
-)
+# of nodes with equal capacity or taints that share them; a cluster has some hundred
+_CLASSES: Final = 4_096
 
 
 # --- decoding
@@ -175,7 +176,10 @@ def convert(kind: type[T], value: object) -> T:
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as fault:
-        raise _explained(kind, plain) from fault
+        name = named(kind.__name__, plain)
+        problems = [*map(str, field_problems(plain, kind, fields_not_read))]
+        texts = problems or ["a field has another type than in the API"]
+        raise several(tuple(f"{name}: {text}" for text in texts)) from fault
 
 
 def decode_page(kind: type[api.Watched], body: bytes) -> ObjectPage:
@@ -197,7 +201,7 @@ def decode_page(kind: type[api.Watched], body: bytes) -> ObjectPage:
             bad.append(fault)
             continue
         if not decoded.api_version:  # items of built-in lists omit it
-            decoded = msgspec.structs.replace(decoded, api_version=raw.api_version)
+            decoded = replace(decoded, api_version=raw.api_version)
         items.append(decoded)
     return ObjectPage(
         items=tuple(items),
@@ -237,15 +241,6 @@ def named(kind: str, value: object) -> str:
     return "/".join(str(part) for part in parts if part)
 
 
-def _explained(kind: type[api.KubernetesObject], value: object) -> BadInput:
-    """Return an error with all wrong fields of an object, each with its value and what is expected."""
-    name = named(kind.__name__, value)
-    problems = tuple(
-        f"{name}: {problem}" for problem in field_problems(value, kind, fields_not_read)
-    )
-    return several(problems or (f"{name}: a field has another type than in the API",))
-
-
 # --- small conversions
 
 
@@ -265,11 +260,9 @@ def node_selector(required: api.RequiredNodes) -> NodeSelector:
     Raises:
         BadInput: An operator has a wrong number of values; names the field below the terms.
     """
+    terms = enumerate(required.node_selector_terms)
     return NodeSelector(
-        terms=tuple(
-            selector_term(f"nodeSelectorTerms[{n}]", term)
-            for n, term in enumerate(required.node_selector_terms)
-        )
+        terms=tuple(selector_term(f"nodeSelectorTerms[{n}]", term) for n, term in terms)
     )
 
 
@@ -288,19 +281,13 @@ def selector_term(path: str, term: api.NodeSelectorTerm) -> SelectorTerm:
 def _requirement(
     path: str, where: str, requirement: api.SelectorRequirement
 ) -> NodeSelectorRequirement:
-    wrong = _wrong_values(requirement.operator, requirement.values)
-    if where == "matchFields" and (
-        requirement.key != "metadata.name" or requirement.operator not in {"In", "NotIn"}
-    ):
+    key, operator, values = requirement.key, requirement.operator, requirement.values
+    wrong = _wrong_values(operator, values)
+    if where == "matchFields" and not (key == "metadata.name" and operator in {"In", "NotIn"}):
         wrong = "only metadata.name with In or NotIn exists"
     if wrong:
-        raise BadInput(
-            f"{path}.{where}: {requirement.key} {requirement.operator} "
-            f"{shown(requirement.values)}: {wrong}"
-        )
-    return NodeSelectorRequirement(
-        key=requirement.key, operator=requirement.operator, values=tuple(requirement.values)
-    )
+        raise BadInput(f"{path}.{where}: {key} {operator} {shown(values)}: {wrong}")
+    return NodeSelectorRequirement(key=key, operator=operator, values=values)
 
 
 def _wrong_values(operator: Operator, values: tuple[str, ...]) -> str:
@@ -454,17 +441,18 @@ def _is_linked(group: api.Group) -> bool:
 
 def blueprints_of(workload: api.Workload) -> tuple[Blueprint, ...]:
     """Return the templates of a Workload, each with the name of its parent template."""
-    lines: list[Blueprint] = []
+    return tuple(_blueprints(workload.spec, ""))
 
-    def add(templates: Iterable[api.Template], kind: GroupKind, parent: str) -> None:
+
+def _blueprints(holder: api.WorkloadSpec | api.Template, parent: str) -> Iterator[Blueprint]:
+    kinds: tuple[tuple[GroupKind, tuple[api.Template, ...]], ...] = (
+        ("PodGroup", holder.pod_group_templates),
+        ("CompositePodGroup", holder.composite_pod_group_templates),
+    )
+    for kind, templates in kinds:
         for template in templates:
-            lines.append(Blueprint(template.name, kind, parent))
-            add(template.pod_group_templates, "PodGroup", template.name)
-            add(template.composite_pod_group_templates, "CompositePodGroup", template.name)
-
-    add(workload.spec.pod_group_templates, "PodGroup", "")
-    add(workload.spec.composite_pod_group_templates, "CompositePodGroup", "")
-    return tuple(lines)
+            yield Blueprint(template.name, kind, parent)
+            yield from _blueprints(template, template.name)
 
 
 def group_warnings(group: api.Group) -> tuple[str, ...]:
@@ -477,28 +465,21 @@ def group_warnings(group: api.Group) -> tuple[str, ...]:
         if not entry.key:
             alias = "level" if entry.level else "topologyKey"
             warnings.append(f"schedulingConstraints.topology[].{alias} is read as key")
-    texts = [f"{group.label}: spec.{text}" for text in dict.fromkeys(warnings)]
+    texts = [f"spec.{text}" for text in dict.fromkeys(warnings)]
     choice = group.metadata.annotations.get(LOST_MEMBERS_ANNOTATION)
     if choice is not None and _lost_members(group) is None:
-        problem = (
-            f"{choice!r} is none of {', '.join(get_args(core.LostMembers))}"
-            if source_of(group) == "builtin"
-            else f"is read of built-in groups alone; write spec.schedulingConstraints.lostMembers: {choice}"
-        )
-        texts.append(f"{group.label}: metadata.annotations[{LOST_MEMBERS_ANNOTATION}]: {problem}")
-    return tuple(texts)
+        problem = f"is read of built-in groups alone; write spec.schedulingConstraints.lostMembers: {choice}"
+        if source_of(group) == "builtin":
+            problem = f"{choice!r} is none of {', '.join(get_args(core.LostMembers))}"
+        texts.append(f"metadata.annotations[{LOST_MEMBERS_ANNOTATION}]: {problem}")
+    return tuple(f"{group.label}: {text}" for text in texts)
 
 
 def _policy(group: api.Group) -> tuple[bool, int]:
-    policy = group.spec.scheduling_policy
-    if policy is None or (policy.basic is None) == (policy.gang is None):
-        both = policy is not None and policy.basic is not None
-        set_members = "both" if both else "neither"
-        raise bad(
-            group,
-            "spec.schedulingPolicy",
-            f"choose exactly one of basic, gang; found {set_members}",
-        )
+    policy = group.spec.scheduling_policy or api.SchedulingPolicy()
+    if (policy.basic is None) == (policy.gang is None):
+        text = f"choose exactly one of basic, gang; found {'neither' if policy.gang is None else 'both'}"
+        raise bad(group, "spec.schedulingPolicy", text)
     if policy.gang is None:
         return True, 1
     leaf = isinstance(group, api.PodGroup)
@@ -561,9 +542,9 @@ def _constraints(group: api.Group) -> core.SchedulingConstraints:
     topology = _topology(group)
     for field, text in (*_not_built_in(group), *_impossible(group)):
         raise bad(group, f"spec.schedulingConstraints.{field}", text)
-    given = msgspec.structs.replace(given, topology=())
+    given = replace(given, topology=())
     constraints = msgspec.convert(given, core.SchedulingConstraints, from_attributes=True)
-    return msgspec.structs.replace(
+    return replace(
         constraints,
         topology=topology,
         lost_members=_lost_members(group) or constraints.lost_members,
@@ -645,18 +626,15 @@ def _mode(group: api.Group) -> Mode:
             raise bad(group, "spec.disruptionMode", text)
         case mode:
             if mode.single is not None and mode.all is not None:
-                raise bad(
-                    group, "spec.disruptionMode", "choose exactly one of single, all; found both"
-                )
+                text = "choose exactly one of single, all; found both"
+                raise bad(group, "spec.disruptionMode", text)
             return "all" if mode.all is not None else "single"
 
 
 def workload_of(manifest: api.WorkloadManifest) -> WorkloadObject:
     """Return the workload of the core."""
     metadata = manifest.metadata
-    owner = next(
-        (reference for reference in metadata.owner_references if reference.controller), None
-    )
+    owner = next((owner for owner in metadata.owner_references if owner.controller), None)
     return WorkloadObject(
         api_version=manifest.api_version,
         kind=manifest.kind,
@@ -696,9 +674,7 @@ def profile_of(profile: api.TreeProfile) -> TreeProfile:
             modes = ", ".join(kind.gang_modes)
             raise BadInput(f"{field}.gang: {entry.gang!r} is not for {entry.kind}; it has {modes}")
         if entry.native_groups != "Ignore" and kind.native_parts is None:
-            able = ", ".join(
-                name for name, other_kind in BY_KIND.items() if other_kind.native_parts is not None
-            )
+            able = ", ".join(name for name, of in BY_KIND.items() if of.native_parts is not None)
             text = f"{entry.native_groups!r} is not for {entry.kind}, whose controller makes no groups; it is for {able}"
             raise BadInput(f"{field}.nativeGroups: {text}")
         if entry.topology.read_from and entry.kind in _NO_POD_SETS:
@@ -728,7 +704,7 @@ def profile_of(profile: api.TreeProfile) -> TreeProfile:
 def _key(field: str, key: str | None, example: str = "net/rack") -> str:
     """Return a key of a node label; empty for None, which is none."""
     if key is not None and not is_label_key(key):
-        raise BadInput(f"{field}: {key!r} is not the key of a node label, such as {example}")
+        raise BadInput(f"{field}: {not_a_key(key, example)}")
     return key or ""
 
 
@@ -747,9 +723,8 @@ def _slices(field: str, entries: tuple[api.SliceEntry, ...]) -> tuple[core.Slice
 
 def _near(field: str, entries: tuple[api.ProfileNear, ...]) -> tuple[NearRole, ...]:
     if len(entries) > NEAR_ENTRIES_MAX:
-        raise BadInput(
-            f"{field}: {len(entries)} entries, at most {NEAR_ENTRIES_MAX}; leave out the last"
-        )
+        text = f"{len(entries)} entries, at most {NEAR_ENTRIES_MAX}; leave out the last"
+        raise BadInput(f"{field}: {text}")
     for n, entry in enumerate(entries):
         for name, role in (("role", entry.role), ("to", entry.to)):
             if not role:

@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Final, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.cluster import types as api
 from extender.cluster.read.object_decoding import (
@@ -58,9 +59,8 @@ _ZONE_LABELS: Final = {  # label of a volume -> equivalent label of nodes
     "failure-domain.beta.kubernetes.io/region": _REGION,
 }
 _NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"  # nothing makes volumes for the class
-_WAS_BOUND: Final = (
-    "pv.kubernetes.io/bind-completed"  # set with the volume, by kube-controller-manager
-)
+# set with the volume, by kube-controller-manager
+_WAS_BOUND: Final = "pv.kubernetes.io/bind-completed"
 _DEFAULT_CLASS: Final = (
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
@@ -244,11 +244,10 @@ class ObjectStore:
         if builtin is not None and ours is not None:
             text = f"{key}: exists in {builtin.api_version} and in {ours.api_version}; the first one counts"
             warnings = (text, *warnings)
+        self._warnings.pop(str(key), None)
         if warnings:
             self._warnings[str(key)] = warnings
-        else:
-            self._warnings.pop(str(key), None)
-        group = msgspec.structs.replace(group_of(chosen, self.priorities), warnings=warnings)
+        group = replace(group_of(chosen, self.priorities), warnings=warnings)
         self.view = views.with_group(self.view, group)
 
     def _derive_priorities(self) -> None:
@@ -262,8 +261,7 @@ class ObjectStore:
     # --- pods
 
     def _put_pod(self, api_pod: api.Pod) -> None:
-        pod = self._noted_pod(api_pod)
-        if pod is not None:
+        if (pod := self._noted_pod(api_pod)) is not None:
             self.view = views.with_pod(self.view, pod)
 
     def _noted_pod(self, api_pod: api.Pod) -> core.Pod | None:
@@ -317,7 +315,7 @@ class ObjectStore:
         spec = api_pod.spec
         if self._guards and (spec.volumes or spec.resource_claims) and pod.node is None:
             waits_for = self._waits_for(api_pod) or self._waits_for_resource_claim(api_pod)
-            return msgspec.structs.replace(pod, waits_for=waits_for) if waits_for else pod
+            return replace(pod, waits_for=waits_for) if waits_for else pod
         return pod
 
     def _pod_with_shape(self, api_pod: api.Pod) -> core.Pod:
@@ -340,7 +338,7 @@ class ObjectStore:
                 self._shapes.clear()
             self._shapes[pod.shape] = pod.shape
         elif shape is not pod.shape:
-            return msgspec.structs.replace(pod, shape=shape)
+            return replace(pod, shape=shape)
         return pod
 
     def _show(self, api_pod: api.Pod) -> None:
@@ -360,12 +358,12 @@ class ObjectStore:
         """Return how the claims of a pod restrict its nodes."""
         of_claims = [self._of_claim(name, template) for name, template in _claims_of(pod).items()]
         selectors = chain.from_iterable(claim.selectors for claim in of_claims)
+        exclusive = chain.from_iterable(claim.exclusive_claims for claim in of_claims)
+        unmodelled = chain.from_iterable(claim.unmodelled for claim in of_claims)
         return core.VolumeConstraints(
             selectors=tuple(dict.fromkeys(selectors)),
-            exclusive_claims=tuple(
-                sorted(name for claim in of_claims for name in claim.exclusive_claims)
-            ),
-            unmodelled=tuple(text for claim in of_claims for text in claim.unmodelled),
+            exclusive_claims=tuple(sorted(exclusive)),
+            unmodelled=tuple(unmodelled),
         )
 
     def _waits_for(self, api_pod: api.Pod) -> str:
@@ -385,7 +383,9 @@ class ObjectStore:
                 return f"{text} does not exist: create it"
             if claim.metadata.deletion_timestamp is not None:
                 return f"{text} is being deleted: create it again when it is gone"
-            if template is not None and not _is_made_for(claim, api_pod):
+            # for a generic ephemeral volume kube-scheduler takes only a claim that the pod controls
+            owners = [owner.uid for owner in claim.metadata.owner_references if owner.controller]
+            if template is not None and api_pod.metadata.uid not in owners:
                 return f"{text} was not made for this pod: delete it, so that kube-controller-manager creates it"
             volume = claim.spec.volume_name
             was_bound = _WAS_BOUND in claim.metadata.annotations and claim.status.phase != "Lost"
@@ -441,7 +441,7 @@ class ObjectStore:
         elif volume is None:
             unmodelled = (f"volume {spec.volume_name} of claim {path}{core.ABSENT}",)
         else:
-            selectors = tuple(msgspec.structs.replace(term, volume=True) for term in volume.reach)
+            selectors = tuple(replace(term, volume=True) for term in volume.reach)
             if volume.driver:
                 unmodelled = (f"how many volumes of {volume.driver} a node attaches",)
         exclusive = (path,) if ONE_POD in spec.access_modes else ()
@@ -460,10 +460,9 @@ class ObjectStore:
         """
         name = claim.storage_class_name
         if name is None:
+            marks = {key: of.metadata.annotations for key, of in self._classes.items()}
             defaults = [
-                key[1]
-                for key, storage in self._classes.items()
-                if any(storage.metadata.annotations.get(k) == "true" for k in _DEFAULT_CLASS)
+                n for (_, n), own in marks.items() if "true" in map(own.get, _DEFAULT_CLASS)
             ]
             # of several the newest, not known here
             name = defaults[0] if len(defaults) == 1 else ""
@@ -472,15 +471,14 @@ class ObjectStore:
             return None
         if self._volumes_of_class[name]:
             return None
-        terms = tuple(
-            core.SelectorTerm(
-                labels=tuple(
-                    core.NodeSelectorRequirement(label.key, "In", label.values)
-                    for label in term.match_label_expressions
-                )
+        labels = (
+            tuple(
+                core.NodeSelectorRequirement(label.key, "In", label.values)
+                for label in term.match_label_expressions
             )
             for term in of.allowed_topologies
         )
+        terms = tuple(core.SelectorTerm(labels=of_term) for of_term in labels)
         return (core.NodeSelector(terms=terms, volume=True),) if terms else ()
 
     def _put_volume(self, name: Name, volume: _Volume | None) -> None:
@@ -506,14 +504,10 @@ class ObjectStore:
         before: api.PersistentVolumeClaim | None,
         after: api.PersistentVolumeClaim | None,
     ) -> None:
-        for claim, is_added in ((before, False), (after, True)):
-            if claim is None or not claim.spec.volume_name:
-                continue
-            volume = ("", claim.spec.volume_name)
-            if is_added:
-                self._claimed.setdefault(volume, set()).add(name)
-            else:
-                _take_out(self._claimed, volume, name)
+        if before is not None and before.spec.volume_name:
+            _take_out(self._claimed, ("", before.spec.volume_name), name)
+        if after is not None and after.spec.volume_name:
+            self._claimed.setdefault(("", after.spec.volume_name), set()).add(name)
 
     def _derive_users(self, claim: Name) -> None:
         for name in sorted(self._users.get(claim, ())):
@@ -563,12 +557,6 @@ def _all_claims_of(api_pod: api.Pod) -> set[Name]:
     return {*_claims_of(api_pod), *((namespace, name) for name in devices.values() if name)}
 
 
-def _is_made_for(claim: api.PersistentVolumeClaim, api_pod: api.Pod) -> bool:
-    """Return whether a claim is controlled by a pod; kube-scheduler takes no other one for a generic ephemeral volume."""
-    owners = claim.metadata.owner_references
-    return any(owner.controller and owner.uid == api_pod.metadata.uid for owner in owners)
-
-
 def _has_class_to_read(api_pod: api.Pod) -> bool:
     """Return whether priority or preemption policy are those of the class, as in files; an API server writes both."""
     spec = api_pod.spec
@@ -590,11 +578,8 @@ def _reach(volume: api.PersistentVolume) -> tuple[core.NodeSelector, ...]:
             selectors.append(node_selector(required))
         except BadInput as fault:
             raise bad(volume, "spec.nodeAffinity.required", str(fault)) from fault
-    nowhere = core.SelectorTerm(
-        labels=tuple(
-            core.NodeSelectorRequirement(label, "DoesNotExist") for label in sorted(_ZONE_LABELS)
-        )
-    )
+    absent = (core.NodeSelectorRequirement(label, "DoesNotExist") for label in sorted(_ZONE_LABELS))
+    nowhere = core.SelectorTerm(labels=tuple(absent))
     for label, twin in _ZONE_LABELS.items():
         value = volume.metadata.labels.get(label)
         if value is None:
@@ -603,8 +588,7 @@ def _reach(volume: api.PersistentVolume) -> tuple[core.NodeSelector, ...]:
         terms = [core.SelectorTerm(labels=(core.NodeSelectorRequirement(label, "In", zones),))]
         if twin != label:
             without = core.NodeSelectorRequirement(label, "DoesNotExist")
-            terms.append(
-                core.SelectorTerm(labels=(without, core.NodeSelectorRequirement(twin, "In", zones)))
-            )
+            labels = (without, core.NodeSelectorRequirement(twin, "In", zones))
+            terms.append(core.SelectorTerm(labels=labels))
         selectors.append(core.NodeSelector(terms=(*terms, nowhere)))
     return tuple(selectors)

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from extender.cluster import types as api
 from extender.cluster.read.object_decoding import bad, micros, node_selector, selector_term
@@ -123,9 +124,7 @@ def pod_of(
         assigned_us=_assigned_us(pod) if spec.node_name else 0,
         ends_us=_ends_us(pod) if spec.node_name else 0,
         checkpoint=metadata.annotations.get(core.CHECKPOINT_ANNOTATION, ""),
-        nominated=NodeName(pod.status.nominated_node_name)
-        if pod.status.nominated_node_name
-        else None,
+        nominated=NodeName(nominated) if (nominated := pod.status.nominated_node_name) else None,
         gates=tuple(gate.name for gate in spec.scheduling_gates),
         deleting=metadata.deletion_timestamp is not None,
         deletes_us=micros(metadata.deletion_timestamp),
@@ -303,9 +302,7 @@ def _tolerations(pod: api.Pod) -> tuple[core.Toleration, ...]:
             text = f'"{operator}" is none of Exists, Equal, Gt, Lt'
             raise bad(pod, f"spec.tolerations[{n}].operator", text)
     return tuple(
-        core.Toleration(
-            key=key, operator="Exists" if exists else "Equal", value=value, effect=effect
-        )
+        core.Toleration(key, "Exists" if exists else "Equal", value, effect)
         for key, exists, value, effect in sorted(read)
     )
 
@@ -328,12 +325,8 @@ def _unmodelled(spec: api.PodSpec) -> Iterable[str]:
     for claim in spec.resource_claims:
         yield f"{core.RESOURCE_CLAIM}{claim.name}"
     for volume in spec.volumes:
-        if (
-            volume.iscsi
-            or volume.rbd
-            or volume.gce_persistent_disk
-            or volume.aws_elastic_block_store
-        ):
+        disk = volume.gce_persistent_disk or volume.aws_elastic_block_store
+        if volume.iscsi or volume.rbd or disk:
             yield core.ONE_POD_VOLUME
 
 
@@ -528,11 +521,8 @@ def _about(pod: api.Pod, term: api.PodAffinityTerm) -> core.AboutPods | None:
     selector = term.namespace_selector
     if selector is not None and (selector.match_labels or selector.match_expressions):
         return None
-    namespaces = tuple(sorted(set(term.namespaces)))
-    if selector is not None:
-        namespaces = ()
-    elif not namespaces:
-        namespaces = (pod.metadata.namespace,)
+    own = tuple(sorted(set(term.namespaces))) or (pod.metadata.namespace,)
+    namespaces = () if selector is not None else own
     pod_labels = pod.metadata.labels
     labels = (
         *label_requirements(term.label_selector),
@@ -548,15 +538,9 @@ def label_requirements(
     """Return the requirements of a selector; None selects no pod, an empty one every pod."""
     if selector is None:
         return (_NO_POD,)
-    equal = (
-        core.NodeSelectorRequirement(k, "In", (v,))
-        for k, v in sorted(selector.match_labels.items())
-    )
-    more = (
-        core.NodeSelectorRequirement(r.key, r.operator, r.values)
-        for r in selector.match_expressions
-    )
-    return (*equal, *more)
+    requirement, labels = core.NodeSelectorRequirement, sorted(selector.match_labels.items())
+    more = (requirement(r.key, r.operator, r.values) for r in selector.match_expressions)
+    return (*(requirement(key, "In", (value,)) for key, value in labels), *more)
 
 
 def _of_keys(
@@ -582,21 +566,13 @@ def budget_of(budget: api.PodDisruptionBudget) -> core.PodDisruptionBudget:
     for n, expression in enumerate(selector.match_expressions if selector is not None else ()):
         wants_values = expression.operator in {"In", "NotIn"}
         if expression.operator in {"Gt", "Lt"} or wants_values != bool(expression.values):
-            field = f"spec.selector.matchExpressions[{n}]"
-            raise bad(
-                budget,
-                field,
-                f"{expression.key} {expression.operator} {list(expression.values)}: is not a valid expression",
-            )
+            text = f"{expression.key} {expression.operator} {list(expression.values)}: is not a valid expression"
+            raise bad(budget, f"spec.selector.matchExpressions[{n}]", text)
     about = None
     if selector is not None:
         about = core.AboutPods((namespace,), label_requirements(selector))
-    return core.PodDisruptionBudget(
-        namespace=namespace,
-        name=name,
-        about=about,
-        allowed=max(budget.status.disruptions_allowed or 0, 0),
-    )
+    allowed = max(budget.status.disruptions_allowed or 0, 0)
+    return core.PodDisruptionBudget(namespace=namespace, name=name, about=about, allowed=allowed)
 
 
 def with_status(
@@ -613,22 +589,18 @@ def with_status(
     if written.status.disruptions_allowed is not None:
         return written
     budget = budget_of(written)
-    mine = [
-        p for p in pods if not ended(p) and budget.protects(p.metadata.namespace, p.metadata.labels)
-    ]
+    running = (pod for pod in pods if not ended(pod))
+    mine = [p for p in running if budget.protects(p.metadata.namespace, p.metadata.labels)]
     healthy = sum(1 for p in mine if p.spec.node_name and p.metadata.deletion_timestamp is None)
-    if written.spec.max_unavailable is not None:
-        desired_healthy = len(mine) - _scaled(
-            written, "maxUnavailable", written.spec.max_unavailable, len(mine)
-        )
-    elif written.spec.min_available is not None:
-        desired_healthy = _scaled(written, "minAvailable", written.spec.min_available, len(mine))
-    else:
-        desired_healthy = 0
-    status = msgspec.structs.replace(
-        written.status, disruptions_allowed=max(healthy - max(desired_healthy, 0), 0)
-    )
-    return msgspec.structs.replace(written, status=status)
+    most, least = written.spec.max_unavailable, written.spec.min_available
+    number, desired_healthy = len(mine), 0
+    if most is not None:
+        desired_healthy = number - _scaled(written, "maxUnavailable", most, number)
+    elif least is not None:
+        desired_healthy = _scaled(written, "minAvailable", least, number)
+    allowed = max(healthy - max(desired_healthy, 0), 0)
+    status = replace(written.status, disruptions_allowed=allowed)
+    return replace(written, status=status)
 
 
 def _scaled(budget: api.PodDisruptionBudget, field: str, bound: int | str, of: int) -> int:

@@ -75,18 +75,15 @@ class Priorities:
             The Priority admission plugin. Of several global defaults it takes the lowest value.
         """
         priority_class = self._classes.get(class_name) if class_name else self._default()
-        if class_name and priority_class is None:
+        # a default does not apply to older objects
+        if priority_class is None or (value is not None and not class_name):
             number = value if value is not None else SYSTEM.get(class_name)
             return Priority(
                 value=number or 0,
                 class_name=class_name,
                 preemption_policy=policy or PREEMPT,
-                unknown=number is None,
+                unknown=bool(class_name) and number is None,
             )
-        if priority_class is None:
-            return Priority(value=value or 0, preemption_policy=policy or PREEMPT)
-        if value is not None and not class_name:  # a default does not apply to older objects
-            return Priority(value=value, preemption_policy=policy or PREEMPT)
         return Priority(
             value=priority_class.value if value is None else value,
             class_name=priority_class.metadata.name,
@@ -94,16 +91,8 @@ class Priorities:
         )
 
     def _default(self) -> api.PriorityClass | None:
-        defaults = [
-            priority_class
-            for priority_class in self._classes.values()
-            if priority_class.global_default
-        ]
-        return min(
-            defaults,
-            key=lambda priority_class: (priority_class.value, priority_class.metadata.name),
-            default=None,
-        )
+        defaults = (of for of in self._classes.values() if of.global_default)
+        return min(defaults, key=lambda of: (of.value, of.metadata.name), default=None)
 
 
 def _meaning(priority_class: api.PriorityClass) -> tuple[int, bool, str]:

@@ -16,14 +16,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.control.log.leader import Leader
-from extender.core.model.errors import (
-    BadInput,
-    ClusterUnavailable,
-    RequestRejected,
-    TooManyQueries,
-)
+from extender.core.model.errors import BadInput, ClusterUnavailable, RequestRejected, TooManyQueries
 from extender.core.model.visibility import Visibility, readers_of
 from extender.core.workloads.admission_checks import (
     CheckAnswer,
@@ -55,14 +51,10 @@ AskPlanner = Callable[[bytes, Visibility], Awaitable[bytes]]
 
 
 class _Reply(msgspec.Struct):
-    """The fields of the reply to a plan query that are read."""
-
     gangs: tuple[VerdictLine, ...]
 
 
 class _Asked(NamedTuple):
-    """A Workload whose check is to be answered."""
-
     queued: QueuedWorkload
     check: str
     objects: list[dict[str, Any]]  # what is planned for it
@@ -108,9 +100,8 @@ class AdmissionCheckController:
         ).run
 
     def _may_answer(self) -> bool:
-        leader = self._leader
-        ready = leader.may_act() and not leader.recovery_reason
-        return ready and not self._cluster.not_ready_reason()
+        reason = self._leader.recovery_reason or self._cluster.not_ready_reason()
+        return self._leader.may_act() and not reason
 
     async def look(self) -> None:
         """Answer every check that is Pending."""
@@ -124,25 +115,21 @@ class AdmissionCheckController:
                     await self._checks.activate_check(check)
                 except EXPECTED as error:
                     failures.append(error)
+        versions = {uid: queued.resource_version for uid, queued in view.queued.items()}
         self._answered = {
-            uid: entry
-            for uid, entry in self._answered.items()
-            if uid in view.queued and view.queued[uid].resource_version == entry[0]
+            uid: entry for uid, entry in self._answered.items() if versions.get(uid) == entry[0]
         }
         waiting: list[_Asked] = []
-        for queued in sorted(
-            view.queued.values(), key=lambda q: (q.reserved_at, q.namespace, q.name)
-        ):
-            name = self._unanswered(queued, view)
-            if name:
+        by_age = sorted(view.queued.values(), key=lambda q: (q.reserved_at, q.namespace, q.name))
+        for queued in by_age:
+            if name := self._unanswered(queued, view):
                 with self._faults.alone(_name(queued)):
                     try:
                         objects = self._objects(queued, view)
-                    except ClusterUnavailable as error:  # the others do not wait for it
-                        failures.append(error)
-                    else:
                         if objects is not None:
                             waiting.append(_Asked(queued, name, objects))
+                    except ClusterUnavailable as error:  # the others do not wait for it
+                        failures.append(error)
         while waiting and self._may_answer():  # many plans take longer than a lease
             namespace = waiting[0].queued.namespace
             batch = [each for each in waiting if each.queued.namespace == namespace]
@@ -170,9 +157,8 @@ class AdmissionCheckController:
             return None  # the informer of its kind is behind that of Kueue's Workloads
         named = {name for each in queued.assignments.values() for name in each.flavors.values()}
         if unread := sorted(named.difference(view.flavors)):
-            raise ClusterUnavailable(
-                f"{_name(queued)}: ResourceFlavor/{unread[0]} of its quota is not read yet"
-            )
+            text = f"ResourceFlavor/{unread[0]} of its quota is not read yet"
+            raise ClusterUnavailable(f"{_name(queued)}: {text}")
         return objects_of(queued, trees, view.flavors, view.templates)
 
     async def _answer(
@@ -203,21 +189,13 @@ class AdmissionCheckController:
         return batch[: len(answers)]
 
     async def _write(self, asked: _Asked, answer: CheckAnswer) -> None:
-        queued = asked.queued
-        answer = msgspec.structs.replace(
-            answer, retry_after_s=self._settings.admission_check_retry_s
-        )
+        queued, retry_s = asked.queued, self._settings.admission_check_retry_s
+        answer = replace(answer, retry_after_s=retry_s)
         await self._checks.answer_check(queued, asked.check, answer)
         self._answered[queued.uid] = (queued.resource_version, answer)
-        log.info(
-            "admission check answered",
-            extra={
-                "workload": f"{queued.namespace}/{queued.name}",
-                "check": asked.check,
-                "state": answer.state,
-                "reason": answer.message,
-            },
-        )
+        subject = {"workload": f"{queued.namespace}/{queued.name}", "check": asked.check}
+        data = subject | {"state": answer.state, "reason": answer.message}
+        log.info("admission check answered", extra=data)
 
     async def _answers(self, batch: Sequence[_Asked], view: WorkloadView) -> Sequence[CheckAnswer]:
         """Return the answers to the first of some Workloads, planned in their order; none: ask for fewer."""
@@ -279,7 +257,7 @@ class AdmissionCheckController:
             waiting = [tree for tree in trees if not self._is_placed(tree, placed)]
             # Whether the pods of one without a tree have nodes is not known once Kueue has admitted it.
             if waiting or not (trees or queued.admitted):
-                moved = msgspec.structs.replace(queued, namespace=namespace)
+                moved = replace(queued, namespace=namespace)
                 objects = objects_of(moved, waiting, view.flavors, view.templates)
                 others.append(in_namespace(objects, namespace, f"other-{queued.uid}"))
             if len(others) == PLACING_MAX:
@@ -319,7 +297,7 @@ def trees_of(queued: QueuedWorkload, view: WorkloadView) -> list[WorkloadObject]
         return [owner]
     owned: Mapping[str, WorkloadObject] = view.owned.get(owner.uid, {})
     return [
-        msgspec.structs.replace(each, annotations={**each.annotations, **owner.annotations})
+        replace(each, annotations={**each.annotations, **owner.annotations})
         for each in owned.values()
         if BY_KIND[each.kind].parts is not None
     ]

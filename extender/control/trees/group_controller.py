@@ -12,14 +12,15 @@ import logging
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
-import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GroupKey
+from extender.core.model.message_formatting import counted
 from extender.core.model.object_identity import changed_keys
 from extender.core.model.pod_groups import Group, composite_key
 from extender.core.trees.group_writes import (
@@ -37,23 +38,18 @@ from extender.core.trees.group_writes import (
 )
 from extender.core.workloads.kinds.plain_pods_kind import PLAIN_PODS, PlainPodGroups, plain_uid
 from extender.core.workloads.tree_compiler import GroupSpec, constraint_fields
+from extender.core.workloads.workload_kind import Notice
 from extender.core.workloads.workload_object import WorkloadObject
 from extender.ports.cluster_ports import Cluster
 from extender.ports.workload_ports import GroupLink, GroupManifest, Workloads
 from extender.runtime.periodic import ObjectFaults
 
-
 # --- what is wrong with groups
-class GroupProblem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Why a group of a workload is not as it should be."""
-
-    reason: str  # CamelCase, the reason of the Event
-    message: str
 
 
 def by_workload(
-    problem_of: Mapping[GroupKey, Mapping[str, GroupProblem]],
-) -> Mapping[str, tuple[GroupProblem, ...]]:
+    problem_of: Mapping[GroupKey, Mapping[str, Notice]],
+) -> Mapping[str, tuple[Notice, ...]]:
     """Return the problems by the UID of the workload: one of each reason, with the number of other groups that have it."""
     messages: dict[str, dict[str, list[str]]] = {}
     for key in sorted(problem_of, key=str):
@@ -61,70 +57,61 @@ def by_workload(
             messages.setdefault(uid, {}).setdefault(problem.reason, []).append(problem.message)
     return {
         uid: tuple(
-            GroupProblem(reason=reason, message=_first_of(several))
-            for reason, several in reasons.items()
+            Notice(reason=reason, message=text + _and_others(others))
+            for reason, (text, *others) in reasons.items()
         )
         for uid, reasons in messages.items()
     }
 
 
-def _first_of(messages: list[str]) -> str:
-    others = len(messages) - 1
-    if not others:
-        return messages[0]
-    return f"{messages[0]} (and {others} other group{'s' if others > 1 else ''})"
+def _and_others(others: list[str]) -> str:
+    return f" (and {counted(len(others), 'other group')})" if others else ""
 
 
-def contested_problem(key: GroupKey, tree: WorkloadTree, other: WorkloadTree) -> GroupProblem:
+def contested_problem(key: GroupKey, tree: WorkloadTree, other: WorkloadTree) -> Notice:
     """Return the problem of a tree whose group has the name of another tree's group."""
     text = (
         f"{key} is the group of {other.kind} {other.workload}, so pods of {tree.kind} {tree.workload} are in it too: "
         "give one of the workloads another name"
     )
-    return GroupProblem(reason="NameTaken", message=text)
+    return Notice(reason="NameTaken", message=text)
 
 
-def group_problem(desired: Wanted, group: Group) -> GroupProblem | None:
+def group_problem(desired: Wanted, group: Group) -> Notice | None:
     """Return the problem of a wanted group, when this is the group that has its name; None: there is none."""
-    if group.deleting:
-        if not is_taken(desired, group):
-            return None
-        text = (
-            f"{group.key} was made for another object and is being deleted, which ends with the last of its pods; the "
-            f"group of {desired.tree.kind} {desired.tree.workload} is created then: delete these pods to have it now"
-        )
-        return GroupProblem(reason="NameTaken", message=text)
+    workload = f"{desired.tree.kind} {desired.tree.workload}"
     if is_taken(desired, group):
-        text = (
-            f"{group.key} exists already and was not made for {desired.tree.kind} {desired.tree.workload}; "
-            "it is not changed: delete it, or give the workload another name"
-        )
-        return GroupProblem(reason="NameTaken", message=text)
-    fields = frozen_differences(desired.spec, group)
-    if fields:
-        text = (
-            f"{group.key} keeps its {', '.join(fields)}: these fields are immutable; "
-            f"delete {desired.tree.kind} {desired.tree.workload} and create it again to change them"
-        )
-        return GroupProblem(reason="ShapeChanged", message=text)
-    return None
+        text = f"{group.key} exists already and was not made for {workload}; it is not changed: delete it, or give the workload another name"
+        if group.deleting:
+            text = (
+                f"{group.key} was made for another object and is being deleted, which ends with the last of its pods; the "
+                f"group of {workload} is created then: delete these pods to have it now"
+            )
+        return Notice(reason="NameTaken", message=text)
+    if group.deleting or not (fields := frozen_differences(desired.spec, group)):
+        return None
+    text = (
+        f"{group.key} keeps its {', '.join(fields)}: these fields are immutable; "
+        f"delete {workload} and create it again to change them"
+    )
+    return Notice(reason="ShapeChanged", message=text)
 
 
-def link_problem(link: Link, group: Group) -> GroupProblem | None:
+def link_problem(link: Link, group: Group) -> Notice | None:
     """Return the problem of an adopted group that should be below a composite; None: there is none."""
     if group.source != "builtin":
         text = (
             f"{group.key} of gang-extender.dev hides the group of the same name that was made for "
             f"{link.tree.kind} {link.tree.workload}; delete it"
         )
-        return GroupProblem(reason="NameTaken", message=text)
+        return Notice(reason="NameTaken", message=text)
     if group.parent in (None, link.parent):
         return None
     text = (
         f"{group.key} is below {group.parent} and not below {link.parent}; its parent is not changed: delete "
         f"{link.tree.kind} {link.tree.workload} and create it again, or remove what names {group.parent}"
     )
-    return GroupProblem(reason="ShapeChanged", message=text)
+    return Notice(reason="ShapeChanged", message=text)
 
 
 log = logging.getLogger(__name__)
@@ -153,12 +140,12 @@ class GroupController:
         # compared again by the next `sync` although nothing changed: the owner is not known, the parent is being deleted, or
         # the API server rejected the write
         self._to_recheck: set[GroupKey] = set()
-        self._problem_of: dict[GroupKey, dict[str, GroupProblem]] = {}  # by the UID of the workload
+        self._problem_of: dict[GroupKey, dict[str, Notice]] = {}  # by the UID of the workload
         # What the view showed at the last write, and when that was, in seconds of the event loop.
         self._written: dict[GroupKey, tuple[Group | None, float]] = {}
-        self._rejections: dict[GroupKey, GroupProblem] = {}
+        self._rejections: dict[GroupKey, Notice] = {}
         self._faults: ObjectFaults[GroupKey] = ObjectFaults("group writes")
-        self.problems: Mapping[str, tuple[GroupProblem, ...]] = {}  # by the UID of the workload
+        self.problems: Mapping[str, tuple[Notice, ...]] = {}  # by the UID of the workload
         self._queue: WorkQueue[GroupKey] = WorkQueue(
             "group writes", self._process, leader.until_may_act, workers=WORKERS, policy=POLICY
         )
@@ -174,12 +161,9 @@ class GroupController:
         due = self._desired.update(trees) | self._to_recheck | self._written.keys()
         due.update(changed_keys(self._groups, groups))
         if trees is not self._trees_of_links:
-            before, self._links, self._trees_of_links = (
-                self._links,
-                wanted_links(trees.values()),
-                trees,
-            )
-            due.update(before, self._links)
+            due.update(self._links)
+            self._links, self._trees_of_links = wanted_links(trees.values()), trees
+            due.update(self._links)
         if owners != self._owners:
             changed = owners ^ self._owners
             due.update(key for key, group in groups.items() if may_delete(group, changed))
@@ -229,9 +213,7 @@ class GroupController:
 
     def _is_blocked(self, key: GroupKey, desired: Wanted) -> bool:
         parent = composite_key(key.namespace, desired.spec.parent)
-        own = any(
-            desired_parent.tree is desired.tree for desired_parent in self._desired.of(parent)
-        )
+        own = any(of_parent.tree is desired.tree for of_parent in self._desired.of(parent))
         return is_blocked(desired, self._cluster.view().groups.get(parent), own=own)
 
     async def _process(self, key: GroupKey) -> Retry | None:
@@ -242,7 +224,7 @@ class GroupController:
         try:
             await self._execute(write, group)
         except RequestRejected as error:
-            self._rejections[key] = GroupProblem(reason="GroupRejected", message=str(error))
+            self._rejections[key] = Notice(reason="GroupRejected", message=str(error))
             self._to_recheck.add(key)
             log.warning("group of a workload rejected", extra={"error": str(error)})
             return Retry(POLICY.max_s)
@@ -273,7 +255,7 @@ class GroupController:
         else:
             assert existing is not None
             clears = bool(existing.required) and not write.spec.required
-            manifest = msgspec.structs.replace(manifest, clears_required=clears)
+            manifest = replace(manifest, clears_required=clears)
             await self._workloads.apply_group(_with_frozen_fields(manifest, existing), write.uid)
 
     def _owner(self, tree: WorkloadTree) -> WorkloadObject | None:
@@ -313,7 +295,7 @@ class GroupController:
         return (parent.workload if parent is not None else None) or above
 
     def _note_problems(self, key: GroupKey, group: Group | None) -> None:
-        problems: dict[str, GroupProblem] = {}
+        problems: dict[str, Notice] = {}
         link = self._links.get(key)
         if link is not None:
             problem = self._rejections.get(key)
@@ -330,18 +312,15 @@ class GroupController:
                 problem = group_problem(desired, group) or problem
             if problem is not None:
                 problems[desired.tree.uid] = problem
-        if problems == self._problem_of.get(key, {}):
-            return
+        if problems != self._problem_of.pop(key, {}):
+            self.problems = by_workload(self._problem_of | ({key: problems} if problems else {}))
         if problems:
             self._problem_of[key] = problems
-        else:
-            del self._problem_of[key]
-        self.problems = by_workload(self._problem_of)
 
 
 def _with_frozen_fields(manifest: GroupManifest, group: Group) -> GroupManifest:
     """Return a manifest that changes only what may change of a group: its minimum."""
-    spec = msgspec.structs.replace(
+    spec = replace(
         manifest.spec,
         parent=group.parent or "",
         basic=group.basic,
@@ -349,4 +328,4 @@ def _with_frozen_fields(manifest: GroupManifest, group: Group) -> GroupManifest:
         disruption_mode=group.disruption_mode,
         priority_class=group.priority_class,
     )
-    return msgspec.structs.replace(manifest, spec=spec)
+    return replace(manifest, spec=spec)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 from extender.control.log.leader import Leader
 from extender.control.trees.group_controller import GroupController
@@ -74,19 +75,6 @@ class _Reading(msgspec.Struct, frozen=True):
     retire_reason: RetireReason | None
 
 
-def _of_adopted(
-    before: WorkloadTree, name: str, reason: RetireReason | None
-) -> tuple[str, RetireReason | None]:
-    """Return profile and reason to retire of a workload with adopted groups.
-
-    Its composites stay, because groups of another controller are below them: it does not retire because its label is gone,
-    nor when it has finished while it has groups.
-    """
-    if reason == "opted-out" or (reason == "finished" and before.groups):
-        reason = None
-    return name or before.profile, reason
-
-
 class _Waiting(Exception):
     """The owner of a workload is not known yet."""
 
@@ -146,9 +134,8 @@ class TreeController:
             await asyncio.sleep(SETTLE_S)
 
     def _may_record(self) -> bool:
-        leader = self._leader
-        ready = leader.may_record() and not leader.recovery_reason
-        return ready and not self._cluster.not_ready_reason()
+        reason = self._leader.recovery_reason or self._cluster.not_ready_reason()
+        return self._leader.may_record() and not reason
 
     async def look(self) -> None:
         """Compile what has changed, record the results, and queue the writes that follow."""
@@ -171,15 +158,13 @@ class TreeController:
         """Return the workloads with the groups of plain pods, all of which are known: the cluster is ready."""
         plain = self._plain.of(self._cluster.view().members)
         objects = view.objects.update(plain) if plain else view.objects
-        return msgspec.structs.replace(
-            view, objects=objects, synced=view.synced | {PLAIN_PODS.kind}
-        )
+        synced = view.synced | {PLAIN_PODS.kind}
+        return replace(view, objects=objects, synced=synced)
 
     def _is_root(self, workload: WorkloadObject) -> bool:
         """Return whether trees are made from a workload itself, not from its owner."""
         kind = BY_KIND[workload.kind]
-        owner = workload.owner
-        return kind.parts is not None and (owner is None or owner.kind not in kind.part_of)
+        return kind.parts is not None and not kind.is_part(workload)
 
     # --- decisions
 
@@ -194,13 +179,12 @@ class TreeController:
         native = self._native.of(self._cluster.view().groups)
         for workload in workloads:
             name = _name_of(workload)
-            if self._faults.waits(name):
-                continue
-            decided = None
-            with self._faults.alone(name):
-                decided = self._decide(view, workload, uses, trees, native)
-            if decided is not None:
-                yield decided
+            if not self._faults.waits(name):
+                decided = None
+                with self._faults.alone(name):
+                    decided = self._decide(view, workload, uses, trees, native)
+                if decided is not None:
+                    yield decided
 
     def _decide(
         self,
@@ -215,7 +199,11 @@ class TreeController:
         reading = self._read(workload)
         name, reason = reading.profile, reading.retire_reason
         if before is not None and before.adopted:
-            name, reason = _of_adopted(before, name, reason)
+            # Its composites stay, because groups of another controller are below them: it does not retire because its
+            # label is gone, nor when it has finished while it has groups.
+            if reason == "opted-out" or (reason == "finished" and before.groups):
+                reason = None
+            name = name or before.profile
         if reason:
             return (retire(before, reason), b"") if before is not None else None
         if name not in view.profiles and "TreeProfile" not in view.synced:
@@ -258,11 +246,9 @@ class TreeController:
         Raises:
             _Waiting: It has an owner of such a kind that is not known yet.
         """
-        owner = workload.owner
-        if owner is None or owner.kind not in kind.policy_from:
-            return None
-        owning_workload = view.objects.get(owner.uid)
-        if owning_workload is None and owner.kind in view.synced | view.pending:
+        owner = kind.policy_owner(workload)
+        owning_workload = view.objects.get(owner.uid) if owner is not None else None
+        if owner and owning_workload is None and owner.kind in view.synced | view.pending:
             raise _Waiting
         return owning_workload
 
@@ -327,9 +313,7 @@ class TreeController:
             if tree is not None:
                 owner_uid, is_settled = tree.owner_uid, tree.outcome != "refused"
             else:
-                owner = workload.owner
-                is_owned = owner is not None and owner.kind in kind.policy_from
-                owner_uid = owner.uid if owner is not None and is_owned else workload.uid
+                owner_uid = (kind.policy_owner(workload) or workload).uid
                 is_settled = False
                 with self._faults.alone(f"end of {_name_of(workload)}"):
                     is_settled = self._read(workload).retire_reason is not None
@@ -381,8 +365,6 @@ class AdoptionHold:
 
 def _root_most(view: WorkloadView, workload: WorkloadObject | None) -> WorkloadObject | None:
     """Return the workload whose tree an object belongs to; None: it has no tree."""
-    if workload is None or workload.owner is None:
-        return workload
-    if workload.owner.kind not in BY_KIND[workload.kind].part_of:
+    if workload is None or workload.owner is None or not BY_KIND[workload.kind].is_part(workload):
         return workload
     return view.objects.get(workload.owner.uid)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
-from extender.control.trees.group_controller import GroupProblem
 from extender.core.log.events import NoticeRecord
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
@@ -62,7 +61,7 @@ class WorkloadNotifier:
         trees: Mapping[str, WorkloadTree],
         uses: Mapping[WorkloadName, tuple[LeafUse, ...]],
         native: Mapping[str, tuple[NativeGroup, ...]],
-        problems: Mapping[str, tuple[GroupProblem, ...]],
+        problems: Mapping[str, tuple[Notice, ...]],
     ) -> None:
         """Queue what is new.
 
@@ -95,7 +94,7 @@ class WorkloadNotifier:
         workload: WorkloadObject,
         tree: WorkloadTree | None,
         owned: Mapping[str, WorkloadObject] | None,
-        problems: tuple[GroupProblem, ...],
+        problems: tuple[Notice, ...],
     ) -> None:
         """Queue the Events about one workload that it did not have before."""
         if tree is not None:
@@ -103,13 +102,12 @@ class WorkloadNotifier:
         else:
             unused = unused_label(workload, owned.values() if owned else ())
             events = (_event(workload, unused, warning=True),) if unused else ()
+        before = self._noticed.pop(workload.uid, ())
         for event in events:
-            if event not in self._noticed.get(workload.uid, ()):
+            if event not in before:
                 self._events.add(event)
         if events:
             self._noticed[workload.uid] = events
-        else:
-            self._noticed.pop(workload.uid, None)
 
     def _waiting(
         self,
@@ -137,25 +135,23 @@ class WorkloadNotifier:
         return None
 
     async def _explain(self, uid: PodUid) -> Retry | None:
-        if uid not in self._pods:
-            return None
-        pod, message = self._pods[uid]
-        try:
-            await self._cluster.explain_waiting(PodRef.at(pod.path, uid), message)
-        except RequestRejected:  # deleted or recreated: the informer will show it
-            return None
-        except ClusterUnavailable as error:
-            return Retry(error.retry_after_s)
-        self._explained[uid] = message
+        if uid in self._pods:
+            pod, message = self._pods[uid]
+            try:
+                await self._cluster.explain_waiting(PodRef.at(pod.path, uid), message)
+                self._explained[uid] = message
+            except RequestRejected:  # deleted or recreated: the informer will show it
+                return None
+            except ClusterUnavailable as error:
+                return Retry(error.retry_after_s)
         return None
 
 
 def _events(
-    workload: WorkloadObject, tree: WorkloadTree, problems: tuple[GroupProblem, ...]
+    workload: WorkloadObject, tree: WorkloadTree, problems: tuple[Notice, ...]
 ) -> Iterator[K8sEvent]:
-    """Yield the Events about a workload, as its tree is now."""
     if tree.reason:
-        yield _event(workload, NoticeRecord(reason=tree.reason, message=tree.message), warning=True)
+        yield _event(workload, Notice(reason=tree.reason, message=tree.message), warning=True)
     for notice in tree.notices:
         yield _event(workload, notice, warning=False)
     for problem in problems:
@@ -166,12 +162,10 @@ def _events(
         if roots:
             count = len(tree.groups) + len(tree.adopted)
             text = f"{counted(count, 'group')}, roots: {', '.join(roots[:3])}"
-            yield _event(workload, NoticeRecord(reason="TreeCompiled", message=text), warning=False)
+            yield _event(workload, Notice(reason="TreeCompiled", message=text), warning=False)
 
 
-def _event(
-    workload: WorkloadObject, notice: Notice | NoticeRecord | GroupProblem, *, warning: bool
-) -> K8sEvent:
+def _event(workload: WorkloadObject, notice: Notice | NoticeRecord, *, warning: bool) -> K8sEvent:
     return K8sEvent(
         kind=workload.kind,
         api_version=workload.api_version,

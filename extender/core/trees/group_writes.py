@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.model.ids import GroupKey
@@ -159,10 +160,10 @@ def frozen_differences(spec: GroupSpec, group: Group) -> tuple[str, ...]:
     now, then = spec.constraints, group.constraints
     # a wish that the API server dropped, or that came with a later release, is no reason to make the workload again
     if not then.preferred:
-        now = msgspec.structs.replace(now, preferred=(), balanced=False)
+        now = replace(now, preferred=(), balanced=False)
     if not then.near:
-        now = msgspec.structs.replace(now, near=())
-    now = msgspec.structs.replace(now, lost_members=then.lost_members)
+        now = replace(now, near=())
+    now = replace(now, lost_members=then.lost_members)
     pairs = (
         ("parentCompositePodGroupName", spec.parent, group.parent or ""),
         ("schedulingPolicy", spec.basic, group.basic),

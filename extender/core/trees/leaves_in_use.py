@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 
 import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pods import Pod
@@ -53,15 +55,11 @@ class LeafUses:
                 by_workload.setdefault(name, []).append(use)
         fresh = {}
         for name, uses in by_workload.items():
-            now = tuple(sorted(uses, key=_by_name))
+            now = tuple(sorted(uses, key=attrgetter("name")))
             before = self._by_workload.get(name)
             fresh[name] = before if before == now else now
         self._members, self._entries, self._by_workload = members, entries, fresh
         return fresh
-
-
-def _by_name(use: LeafUse) -> str:
-    return use.name
 
 
 def _uses(key: GroupKey, pods: list[Pod], before: Mapping[WorkloadName, LeafUse]) -> Iterator[_Use]:
@@ -109,5 +107,5 @@ def with_finished_pods(
     for leaf, count in finished.items():
         if count:
             use = by_leaf.get(leaf, LeafUse(name=leaf))
-            by_leaf[leaf] = msgspec.structs.replace(use, finished=count)
+            by_leaf[leaf] = replace(use, finished=count)
     return tuple(by_leaf[name] for name in sorted(by_leaf))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.log.events import (
     NoticeRecord,
@@ -32,6 +34,7 @@ from extender.core.workloads.workload_object import (
     PATCH_MANAGER,
     TREE_LABEL,
     WorkloadObject,
+    has_tree_label,
     pod_templates,
 )
 
@@ -99,7 +102,7 @@ def with_native_groups(request: CompileRequest, groups: tuple[NativeGroup, ...])
     """Return an input with the groups that the workload's own controller made, if they are adopted."""
     if not adopts_groups(BY_KIND[request.workload.kind], request):
         return request
-    return msgspec.structs.replace(request, native=groups)
+    return replace(request, native=groups)
 
 
 def decide_tree(
@@ -111,14 +114,9 @@ def decide_tree(
     if result.outcome == "kept-out":
         retired = retire(before, "scheduled-by-other") if before else None
         return retired, b""
-    encoded = encode_request(request)
+    encoded = _ENCODER.encode(request)  # canonical: equal inputs give equal bytes
     event = _event(request, result, digest_of(encoded, ()))
     return (event if before is None or _differs(event, before) else None), encoded
-
-
-def encode_request(request: CompileRequest) -> bytes:
-    """Return the canonical bytes of an input: equal inputs give equal bytes."""
-    return _ENCODER.encode(request)
 
 
 def decode_request(encoded: bytes) -> CompileRequest:
@@ -145,28 +143,20 @@ def _event(
     request: CompileRequest, result: CompiledTree, digest: str
 ) -> TreeCompiled | TreeRefused:
     workload, owner, refusal = request.workload, request.owner, result.refusal
-    path = f"{workload.namespace}/{workload.name}"
+    subject: dict[str, Any] = {
+        "kind": workload.kind,
+        "workload": f"{workload.namespace}/{workload.name}",
+        "uid": workload.uid,
+        "generation": workload.generation,
+        "table_version": TABLE_VERSION,
+        "profile": request.profile_name,
+        "input_digest": digest,
+    }
     if result.outcome == "refused":
         assert refusal is not None
-        return TreeRefused(
-            kind=workload.kind,
-            workload=path,
-            uid=workload.uid,
-            generation=workload.generation,
-            table_version=TABLE_VERSION,
-            profile=request.profile_name,
-            reason=refusal.reason,
-            field=refusal.field,
-            message=refusal.message,
-            input_digest=digest,
-        )
+        return TreeRefused(**subject, **msgspec.structs.asdict(refusal))
     return TreeCompiled(
-        kind=workload.kind,
-        workload=path,
-        uid=workload.uid,
-        generation=workload.generation,
-        table_version=TABLE_VERSION,
-        profile=request.profile_name,
+        **subject,
         owner=str(owner) if owner else "",
         owner_uid=owner.uid if owner else "",
         groups=result.groups,
@@ -176,24 +166,20 @@ def _event(
         reason=refusal.reason if refusal else "",
         message=refusal.message if refusal else "",
         notices=tuple(NoticeRecord(reason=n.reason, message=n.message) for n in result.notices),
-        input_digest=digest,
     )
 
 
 def _differs(event: TreeCompiled | TreeRefused, before: WorkloadTree) -> bool:
     """Return whether a result is new; a new generation alone does not."""
-    now: tuple[object, ...]
-    if isinstance(event, TreeRefused):
-        now = (
-            "refused", before.groups, before.adopted, event.reason, event.message, (), before.suspended,
-        )  # fmt: skip
-    else:
-        outcome = "basic" if event.basic else "compiled"
-        shown_now = (event.reason, event.message, event.notices)
-        now = (outcome, event.groups, event.adopted, *shown_now, event.suspended)
-    shown_then = (before.reason, before.message, before.notices)
-    then = (before.outcome, before.groups, before.adopted, *shown_then, before.suspended)
-    return now != then or event.profile != before.profile
+    outcome, notices = "refused", tuple[NoticeRecord, ...]()
+    same = True  # a refused tree keeps what it has
+    if isinstance(event, TreeCompiled):
+        outcome, notices = "basic" if event.basic else "compiled", event.notices
+        now = (event.groups, event.adopted, event.suspended)
+        same = now == (before.groups, before.adopted, before.suspended)
+    shown = (outcome, event.profile, event.reason, event.message, notices)
+    shown_before = (before.outcome, before.profile, before.reason, before.message, before.notices)
+    return not same or shown != shown_before
 
 
 # --- tree labels that came too late
@@ -222,8 +208,7 @@ def unused_label(workload: WorkloadObject, owned: Iterable[WorkloadObject]) -> N
 def _reaches_pods(
     kind: WorkloadKind, workload: WorkloadObject, owned: Iterable[WorkloadObject]
 ) -> bool:
-    owner = workload.owner
-    if owner is not None and owner.kind in (*kind.part_of, *kind.policy_from):
+    if kind.is_part(workload) or kind.policy_owner(workload):
         return True  # the label of its owner counts
     if kind.label_patch is not None:
         items = workload.spec.get(kind.label_patch.field) or ()
@@ -231,7 +216,4 @@ def _reaches_pods(
             return True
         # the label may come from elsewhere; without a status its controller has not made anything yet
         return not workload.status or any(profile_name(BY_KIND[o.kind], o) for o in owned)
-    return not kind.template_paths or any(
-        TREE_LABEL in ((template.get("metadata") or {}).get("labels") or {})
-        for template in pod_templates(kind.template_paths, workload.spec)
-    )
+    return not kind.template_paths or has_tree_label(kind.template_paths, workload.spec)

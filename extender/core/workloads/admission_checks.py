@@ -18,7 +18,6 @@ from extender.core.workloads.tree_policy import TreeProfile, missing_profile, pr
 from extender.core.workloads.workload_object import (
     GROUP_LABEL,
     OFF,
-    TEMPLATES_KIND,
     TREE_LABEL,
     WORKLOAD_ANNOTATION,
     OwnerReference,
@@ -32,9 +31,8 @@ MESSAGE_MAX: Final = 32768  # of a check
 SAME_COMPLETIONS: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"
 OWN_LABELS: Final = "gang-extender.dev/"
 HELP_MAX: Final = 3  # lines of what would help
-_ENDING: Final = frozenset(
-    {"Finished", "Evicted", "DeactivationTarget"}
-)  # conditions: the quota goes
+# conditions with which the quota goes
+_ENDING: Final = frozenset({"Finished", "Evicted", "DeactivationTarget"})
 CheckState = Literal["Pending", "Ready", "Retry", "Rejected"]
 
 
@@ -43,8 +41,6 @@ class _Read(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _PodSet(_Read, frozen=True, kw_only=True):
-    """Pods of one template."""
-
     name: str = "main"
     count: int = 1
     template: Mapping[str, Any] = {}
@@ -154,12 +150,9 @@ def queued_workload(workload: WorkloadObject, resource_version: str) -> QueuedWo
         status = msgspec.convert(workload.status, _Status)
     except msgspec.ValidationError as error:
         raise BadInput(f"Workload/{workload.namespace}/{workload.name}: {error}") from error
-    true = {
-        each.type: each.last_transition_time for each in status.conditions if each.status == "True"
-    }
-    if workload.deleting or not spec.active or "QuotaReserved" not in true:
-        return None
-    if not _ENDING.isdisjoint(true):
+    true = {of.type: of.last_transition_time for of in status.conditions if of.status == "True"}
+    has_quota = spec.active and "QuotaReserved" in true and _ENDING.isdisjoint(true)
+    if workload.deleting or not has_quota:
         return None
     assignments = () if status.admission is None else status.admission.pod_set_assignments
     pod_sets = spec.pod_sets
@@ -199,29 +192,23 @@ def objects_of(
     for tree in trees:
         named = user_workloads.get((tree.namespace, tree.annotations.get(WORKLOAD_ANNOTATION, "")))
         if named is not None:
-            objects.append(
-                {
-                    "apiVersion": named.api_version,
-                    "kind": TEMPLATES_KIND,
-                    "metadata": {"name": named.name, "namespace": named.namespace},
-                    "spec": named.spec,
-                }
-            )
+            objects.append(_object(named, named.spec))
         spec = copy.deepcopy(dict(tree.spec)) | _admitted_part(queued, tree)
         templates = [*pod_templates(BY_KIND[tree.kind].template_paths, spec)]
         by_template = _flavors_by_template(queued, len(templates))
         for template, names in zip(templates, by_template, strict=True):
             _add_flavors(template, names, flavors)
-        metadata = {
-            "name": tree.name,
-            "namespace": tree.namespace,
-            "labels": {**tree.labels, TREE_LABEL: _profile(tree, templates)},
-            "annotations": dict(tree.annotations),
-        }
-        objects.append(
-            {"apiVersion": tree.api_version, "kind": tree.kind, "metadata": metadata, "spec": spec}
-        )
+        labels = {**tree.labels, TREE_LABEL: _profile(tree, templates)}
+        objects.append(_object(tree, spec, labels=labels, annotations=dict(tree.annotations)))
     return objects
+
+
+def _object(
+    workload: WorkloadObject, spec: Mapping[str, Any], **metadata: Mapping[str, str]
+) -> dict[str, Any]:
+    names = {"name": workload.name, "namespace": workload.namespace}
+    head = {"apiVersion": workload.api_version, "kind": workload.kind}
+    return {**head, "metadata": {**names, **metadata}, "spec": spec}
 
 
 def _admitted_part(queued: QueuedWorkload, tree: WorkloadObject) -> dict[str, int]:
@@ -240,12 +227,8 @@ def _admitted_part(queued: QueuedWorkload, tree: WorkloadObject) -> dict[str, in
 def _profile(tree: WorkloadObject, templates: Iterable[Mapping[str, Any]]) -> str:
     """Return the profile of a workload; its pod templates have it where only the namespace has the label."""
     labels = [(each.get("metadata") or {}).get("labels") or {} for each in templates]
-    return str(
-        next(
-            (each[TREE_LABEL] for each in labels if TREE_LABEL in each),
-            tree.labels.get(TREE_LABEL, "default"),
-        )
-    )
+    of_templates = (each[TREE_LABEL] for each in labels if TREE_LABEL in each)
+    return str(next(of_templates, tree.labels.get(TREE_LABEL, "default")))
 
 
 def waits_for_owner(
@@ -267,12 +250,8 @@ def waits_for_owner(
 
 def _flavors_by_template(queued: QueuedWorkload, count: int) -> list[frozenset[str]]:
     """Return the flavors of each pod template of the owner; none where it is not known which pod set it is."""
-    named = [
-        frozenset(queued.assignments[each.name].flavors.values())
-        if each.name in queued.assignments
-        else frozenset[str]()
-        for each in queued.pod_sets
-    ]
+    assigned = [queued.assignments.get(each.name, _Assignment()) for each in queued.pod_sets]
+    named = [frozenset(assignment.flavors.values()) for assignment in assigned]
     if len(named) == count:  # Kueue makes a pod set of each template, in their order
         return named
     return [named[0] if len(set(named)) == 1 else frozenset[str]()] * count
@@ -345,10 +324,8 @@ def lines_of(
     objects: Iterable[dict[str, Any]], lines: Iterable[VerdictLine]
 ) -> Sequence[VerdictLine]:
     """Return the answers of a plan query that are about some of its objects."""
-    names = {
-        f"{each['kind']}/{each['metadata']['namespace']}/{each['metadata']['name']}"
-        for each in objects
-    }
+    metadata = ((each["kind"], each["metadata"]) for each in objects)
+    names = {f"{kind}/{own['namespace']}/{own['name']}" for kind, own in metadata}
     return [line for line in lines if (line.workload or f"{line.kind}/{line.gang}") in names]
 
 
@@ -365,22 +342,20 @@ def without_profile(
 
 def answer_of(mine: Sequence[VerdictLine]) -> CheckAnswer:
     """Return the answer to a check: the worst of those for its objects, see `lines_of`."""
-    states = [_state(line) for line in mine]
     if not mine:
         return CheckAnswer(state="Ready", message="asks for no node: it has no pods to place")
     order: Sequence[CheckState] = ("Ready", "Retry", "Rejected")
-    at = max(range(len(mine)), key=lambda at: (order.index(states[at]), -at))
-    line, state = mine[at], states[at]
+    line = max(mine, key=lambda line: order.index(_state(line)))  # the first one of them
+    state, reasons = _state(line), line.reasons
+    helps = [f"would help: {text}" for text in line.help[:HELP_MAX]]
     if state == "Ready":
-        return CheckAnswer(state=state, message=_cut("; ".join(("fits now", *line.reasons))))
-    if state == "Rejected":
+        first, helps = "fits now", []
+    elif state == "Rejected":
         reasons = line.reasons_when_empty or line.reasons
         first = "is not valid" if line.verdict == "invalid" else "never fits, whatever else runs"
     else:
-        reasons = line.reasons
         first = "does not fit now" if line.verdict == "impossible" else "is not known to fit now"
-    helps = [f"would help: {text}" for text in line.help[:HELP_MAX]]
-    return CheckAnswer(state=state, message=_cut("; ".join((first, *reasons, *helps))))
+    return CheckAnswer(state=state, message="; ".join((first, *reasons, *helps))[:MESSAGE_MAX])
 
 
 def _state(line: VerdictLine) -> CheckState:
@@ -388,7 +363,3 @@ def _state(line: VerdictLine) -> CheckState:
         return "Ready"
     never = line.verdict == "impossible" and line.when_empty == "never" and not line.node_groups
     return "Rejected" if never or line.verdict == "invalid" else "Retry"
-
-
-def _cut(text: str) -> str:
-    return text[:MESSAGE_MAX]

@@ -8,9 +8,11 @@ group is changed but one annotation, which names the composite above it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 from extender.core.model.ids import GroupKey
 from extender.core.model.pod_groups import Group
@@ -69,7 +71,7 @@ def adopts(kind: WorkloadKind, workload: WorkloadObject, profile: TreeProfile | 
         return False
     policy = profile.of(kind.kind)
     own = {name: value for name, value in workload.spec.items() if name != "scheduling"}
-    without_block = msgspec.structs.replace(workload, spec=own)
+    without_block = replace(workload, spec=own)
     return policy.enabled and policy.native_groups == "Adopt" and not kind.kept_out(without_block)
 
 
@@ -86,7 +88,7 @@ def native_roots(
         InvalidPolicy: An annotation asks for what only the controller of the workload can do.
     """
     assert kind.native_parts is not None, f"{kind.kind} has no scheduling block"
-    for annotation in (*(MIN_ANNOTATION, NEAR_ANNOTATION, SLICES_ANNOTATION, WORKLOAD_ANNOTATION),):
+    for annotation in (MIN_ANNOTATION, NEAR_ANNOTATION, SLICES_ANNOTATION, WORKLOAD_ANNOTATION):
         if annotation in source.annotations:
             raise _not_ours(source, annotation, source.annotations[annotation])
     roots = kind.native_parts(workload, policy)
@@ -128,7 +130,10 @@ class NativeOwners:
                     by_owner.setdefault(group.owner_uid, []).append(native)
             fresh = {}
             for uid, several in by_owner.items():
-                now, before = tuple(sorted(several, key=_by_name)), self._by_owner.get(uid)
+                now, before = (
+                    tuple(sorted(several, key=attrgetter("name"))),
+                    self._by_owner.get(uid),
+                )
                 fresh[uid] = before if before == now else now
             self._groups, self._by_owner = groups, fresh
         return self._by_owner
@@ -144,8 +149,4 @@ def native_groups_of(
 ) -> tuple[NativeGroup, ...]:
     """Return the groups of a workload, sorted by name; `owners`: UIDs of the workload and of the objects that it owns."""
     owned = [group for uid in owners for group in by_owner.get(uid, ())]
-    return tuple(sorted(owned, key=_by_name))
-
-
-def _by_name(group: NativeGroup) -> str:
-    return group.name
+    return tuple(sorted(owned, key=attrgetter("name")))

@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.model.message_formatting import counted, did_you_mean
 from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
@@ -49,10 +50,12 @@ from extender.core.workloads.tree_parts import (
     Part,
     basic_leaves,
     leaves_of,
+    with_children,
     with_constraints,
 )
 from extender.core.workloads.tree_policy import (
     NAME_MAX,
+    ZONE,
     Disruption,
     InvalidPolicy,
     KindPolicy,
@@ -65,6 +68,7 @@ from extender.core.workloads.tree_policy import (
     is_label_key,
     is_object_name,
     missing_profile,
+    not_a_key,
     read_policy,
     refusal_of,
 )
@@ -127,24 +131,23 @@ def _with_minimum(workload: WorkloadObject, part: Part, minima: Mapping[str, int
             most, limit, unit = part.pods, part.most, "pod"
         else:
             limit = max(part.most, len(part.children))
-            ended = any(
-                leaf.job_pods for leaf in leaves_of(part)
-            )  # those of a JobSet that are left out
+            # those of a JobSet that are left out
+            ended = any(leaf.job_pods for leaf in leaves_of(part))
             most, unit = len(part.children) if ended else limit, "group"
         if minimum > limit:
             text = f"{part.role}={minimum} is more than the {counted(limit, unit)} that {part.role} has"
             raise invalid_annotation(workload, MIN_ANNOTATION, text)
-        return msgspec.structs.replace(part, minimum=max(1, min(minimum, most)))
-    if isinstance(part, Composite):
-        children = tuple(_with_minimum(workload, child, minima) for child in part.children)
-        pairs = zip(part.children, children, strict=True)
-        gangs = tuple(new.name for old, new in pairs if old.minimum == BASIC != new.minimum)
-        part = msgspec.structs.replace(part, children=children)
-        if part.required and gangs:  # what has a minimum now is required as the others are
-            required = (*part.required, *gangs)
-            part = msgspec.structs.replace(part, minimum=len(required), required=required)
+        return replace(part, minimum=max(1, min(minimum, most)))
+    if isinstance(part, Leaf):
         return part
-    return part
+    children = tuple(_with_minimum(workload, child, minima) for child in part.children)
+    pairs = zip(part.children, children, strict=True)
+    gangs = tuple(new.name for old, new in pairs if old.minimum == BASIC != new.minimum)
+    part = replace(part, children=children)
+    if not part.required or not gangs:
+        return part
+    required = (*part.required, *gangs)  # what has a minimum now is required as the others are
+    return replace(part, minimum=len(required), required=required)
 
 
 # --- nearness
@@ -203,9 +206,7 @@ def _pair(
 
 
 def _with_near(part: Part, near: Mapping[tuple[type, str], list[NearGroup]]) -> Part:
-    if isinstance(part, Composite):
-        children = tuple(_with_near(child, near) for child in part.children)
-        part = msgspec.structs.replace(part, children=children)
+    part = with_children(part, lambda child: _with_near(child, near))
     entries = near.get((type(part), part.name))
     if entries is None:
         return part
@@ -386,10 +387,10 @@ def _roles_at_first(
     kind: WorkloadKind, request: CompileRequest, policy: TreePolicy
 ) -> frozenset[str]:
     """Return the roles that a workload has before any of its work is done."""
-    uses = tuple(msgspec.structs.replace(use, finished=0) for use in request.uses)
+    uses = tuple(replace(use, finished=0) for use in request.uses)
     if uses == request.uses:
         return frozenset()
-    plan = workload_parts(kind, msgspec.structs.replace(request, uses=uses), policy)
+    plan = workload_parts(kind, replace(request, uses=uses), policy)
     return frozenset(part.role for root in plan.roots for part in counted_parts(root))
 
 
@@ -440,18 +441,14 @@ def _adopting(kind: WorkloadKind, request: CompileRequest) -> CompiledTree:
         adopted = _adopted_groups(workload, groups, request.native, policy.parent)
     except InvalidPolicy as invalid:
         return CompiledTree(outcome="refused", refusal=invalid.refusal)
-    composites = tuple(
-        group for group in _never_raised(groups, request) if group.kind == "CompositePodGroup"
+    settled = _never_raised(groups, request)
+    composites = tuple(group for group in settled if group.kind == "CompositePodGroup")
+    hint = "annotate the PodGroups of its controller in its place, or leave it out"
+    notices = (
+        *_native_notices(workload, groups, adopted, settings),
+        *_lost_members_unused(request, composites, hint),
     )
-    notices = _native_notices(workload, groups, adopted, settings)
-    unused = _lost_members_unused(
-        request,
-        composites,
-        "annotate the PodGroups of its controller in its place, or leave it out",
-    )
-    return CompiledTree(
-        outcome="compiled", groups=composites, adopted=adopted, notices=(*notices, *unused)
-    )
+    return CompiledTree(outcome="compiled", groups=composites, adopted=adopted, notices=notices)
 
 
 def _adopted_groups(
@@ -504,15 +501,16 @@ def _native_notices(
     if len(adopted) < expected:
         text = f"{workload}: {len(adopted)} of {counted(expected, 'group')} of its controller are there; the others are waited for"
         notices.append(Notice(reason="WaitingForGroups", message=text))
-    dropped = ["topology.leaf"] if policy.leaf_topology or policy.leaf_preferred else []
     of_root = policy.root_topology or policy.root_preferred
-    dropped += ["topology.root"] if of_root and not composed else []
-    dropped += ["topology.slices"] if policy.slices else []
-    dropped += ["exclusive.leaf"] if policy.leaf_exclusive else []
-    dropped += ["exclusive.root"] if policy.root_exclusive and not composed else []
-    dropped += ["near"] if policy.near else []
-    if dropped:
-        levels = " and ".join(dropped)
+    asked = {
+        "topology.leaf": policy.leaf_topology or policy.leaf_preferred,
+        "topology.root": of_root and not composed,
+        "topology.slices": policy.slices,
+        "exclusive.leaf": policy.leaf_exclusive,
+        "exclusive.root": policy.root_exclusive and not composed,
+        "near": policy.near,
+    }
+    if levels := " and ".join(name for name, value in asked.items() if value):
         text = f"{workload}: {levels} of the TreeProfile is not applied to groups of its controller; set it in {SCHEDULING_BLOCK}"
         notices.append(Notice(reason="NativeGroupsKept", message=text))
     return tuple(notices)
@@ -567,10 +565,8 @@ def _basic(
 ) -> CompiledTree:
     """Return Basic leaves under the names that the pods have: they are placed one by one."""
     workload = request.workload
-    plain = policy or read_policy(
-        msgspec.structs.replace(workload, annotations={}), _kind_policy(request)
-    )
-    plain = msgspec.structs.replace(
+    plain = policy or read_policy(replace(workload, annotations={}), _kind_policy(request))
+    plain = replace(
         plain,
         root=SchedulingConstraints(),
         leaf=SchedulingConstraints(),
@@ -602,6 +598,8 @@ def _invalid(workload: WorkloadObject, reason: str, field: str, text: str) -> In
 
 _KUEUE = "kueue.x-k8s.io/podset-"
 _PODSET_WORDS = ("required", "preferred")
+_EXAMPLE = '[{"topology": "net/block", "size": "64"}, {"topology": "net/rack", "size": "16"}]'
+_EXAMPLE = '[{"topology": "net/block", "size": "64"}, {"topology": "net/rack", "size": "16"}]'
 _SLICE_SIZE = f"{_KUEUE}slice-size"
 _SLICE_LEVELS = f"{_KUEUE}slice-required-topology-constraints"
 
@@ -620,8 +618,7 @@ def _with_podsets(
         InvalidPolicy: An annotation cannot be read.
     """
     if isinstance(part, Composite) and not part.role:
-        children = tuple(_with_podsets(source, child, policy, ours) for child in part.children)
-        return msgspec.structs.replace(part, children=children)
+        return with_children(part, lambda child: _with_podsets(source, child, policy, ours))
     annotations: dict[str, str] = {}
     for template in (t for leaf in leaves_of(part) for t in (*leaf.leading, leaf.template)):
         annotations |= (template.get("metadata") or {}).get("annotations") or {}
@@ -672,10 +669,9 @@ def _with_slices(
     jobs = leaves_of(part)
     each = levels[0].size // jobs[0].most if levels else 0
     if each <= 1:
-        children = tuple(
-            _with_slices(source, child, levels, stem, basic=basic) for child in part.children
+        return with_children(
+            part, lambda child: _with_slices(source, child, levels, stem, basic=basic)
         )
-        return msgspec.structs.replace(part, children=children)
     uid = part.name.rpartition("-")[2]
     slices: list[Part] = []
     for number, group in itertools.groupby(jobs, key=lambda leaf: leaf.job_index // each):
@@ -688,7 +684,7 @@ def _with_slices(
             constraints=SchedulingConstraints(topology=(levels[0].key,)),
         )
         slices.append(_with_slices(source, composite, levels[1:], f"{stem}-{number}", basic=basic))
-    return msgspec.structs.replace(
+    return replace(
         part,
         children=tuple(slices),
         minimum=BASIC if part.minimum == BASIC else len(slices),
@@ -710,10 +706,7 @@ def _podset_slices(
             entries = msgspec.json.decode(several, type=list[dict[str, str]], strict=False)
             levels = tuple(SliceLevel(e["topology"], int(e["size"])) for e in entries)
         except (msgspec.MsgspecError, KeyError, ValueError):
-            example = (
-                '[{"topology": "net/block", "size": "64"}, {"topology": "net/rack", "size": "16"}]'
-            )
-            return (), f"{several!r} of {_SLICE_LEVELS} cannot be read; an example is {example}"
+            return (), f"{several!r} of {_SLICE_LEVELS} cannot be read; an example is {_EXAMPLE}"
     elif key:
         if size is None and leaf.job_pods:  # each of its Jobs is one
             size = str(leaf.job_pods)
@@ -727,7 +720,7 @@ def _podset_slices(
         return (), ""
     for level in levels:
         if not is_label_key(level.key):
-            return (), f"{level.key!r} is not the key of a node label, such as net/rack"
+            return (), not_a_key(level.key)
     return by_size(levels), slices_problem(levels)
 
 
@@ -738,11 +731,9 @@ def _podset(
     keys = {word: annotations.get(f"{_KUEUE}{word}-topology", "") for word in _PODSET_WORDS}
     for word, key in keys.items():
         if key and not is_label_key(key):
-            text = f"{key!r} is not the key of a node label, such as topology.kubernetes.io/zone"
             field = f"the pod template, metadata.annotations[{_KUEUE}{word}-topology]"
-            raise _invalid(source, "InvalidAnnotation", field, text)
-    preferred = keys["preferred"]
-    if not preferred:
+            raise _invalid(source, "InvalidAnnotation", field, not_a_key(key, ZONE))
+    if not (preferred := keys["preferred"]):
         return keys["required"], ()
     return keys["required"], from_level(preferred, policy.levels, balanced=policy.leaf.balanced)
 
@@ -802,9 +793,8 @@ def _check_names(
         if (group.kind, group.name) in taken:
             parts = (pair for root in roots for pair in _called(root))
             both = " and ".join(text for key, text in parts if key == (group.kind, group.name))
-            shorter = ", a shorter one: of long names only the end is kept" * (
-                len(group.name) == LEAF_NAME_MAX
-            )
+            cut = len(group.name) == LEAF_NAME_MAX
+            shorter = ", a shorter one: of long names only the end is kept" if cut else ""
             text = f"{both} would both be {group.kind} {group.name}; give one of the two another name{shorter}"
             raise _invalid(workload, "NamesCollide", "spec", text)
         taken.add((group.kind, group.name))
@@ -892,11 +882,8 @@ def _disruption(part: Part, policy: TreePolicy) -> Disruption:
         whole = policy.disruption_mode == "all" and not part.one_by_one
     if not whole or (part.minimum == BASIC and part.given is None):
         return "single"
-    if isinstance(part, Composite) and any(
-        _disruption(child, policy) != "all" for child in part.children
-    ):
-        return "single"
-    return "all"
+    below = part.children if isinstance(part, Composite) else ()
+    return "all" if all(_disruption(child, policy) == "all" for child in below) else "single"
 
 
 def _one_priority_class(workload: WorkloadObject, root: Part) -> str:
@@ -942,8 +929,6 @@ def _never_raised(groups: tuple[GroupSpec, ...], request: CompileRequest) -> tup
         present = pods.get(group.name, 0) if group.kind == "PodGroup" else children[group.name]
         if present >= group.minimum:
             return group
-        return msgspec.structs.replace(
-            group, minimum=old.minimum, required=old.required if group.required else ()
-        )
+        return replace(group, minimum=old.minimum, required=old.required if group.required else ())
 
     return tuple(settled(group) for group in groups)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.model.scheduling_constraints import SchedulingConstraints
 from extender.core.workloads.workload_object import WorkloadObject
@@ -28,9 +29,8 @@ class _Common(msgspec.Struct, frozen=True, kw_only=True):
     minimum: int  # how many of its pods or children are placed together; BASIC: each for itself
     # that the workload itself asks for, with groups of the same tree; what is not set the policy decides
     constraints: SchedulingConstraints = SchedulingConstraints()
-    one_by_one: bool = (
-        False  # its pods or children are disrupted one by one, whatever the policy is
-    )
+    # its pods or children are disrupted one by one, whatever the policy is
+    one_by_one: bool = False
     given: Given | None = None
     apart: tuple[str, ...] = ()  # of a root: the roots of its workload that never run beside it
 
@@ -75,10 +75,19 @@ class Composite(_Common, frozen=True, kw_only=True):
 Part = Leaf | Composite
 
 
+def with_children(part: Part, change: Callable[[Part], Part]) -> Part:
+    """Return a part with a change to each of its children."""
+    return (
+        part
+        if isinstance(part, Leaf)
+        else replace(part, children=tuple(map(change, part.children)))
+    )
+
+
 def with_constraints(part: Part, **changes: object) -> Part:
     """Return a part with changes to its constraints."""
-    constraints = msgspec.structs.replace(part.constraints, **changes)
-    return msgspec.structs.replace(part, constraints=constraints)
+    constraints = replace(part.constraints, **changes)
+    return replace(part, constraints=constraints)
 
 
 class LeafUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -128,7 +137,7 @@ def first_leaves(part: Part) -> tuple[Leaf, ...]:
 def basic_leaves(parts: tuple[Part, ...]) -> tuple[Leaf, ...]:
     """Return the leaves of the parts, each a Basic root: their pods are placed one by one."""
     return tuple(
-        msgspec.structs.replace(leaf, minimum=BASIC, constraints=SchedulingConstraints())
+        replace(leaf, minimum=BASIC, constraints=SchedulingConstraints())
         for part in parts
         for leaf in leaves_of(part)
     )

@@ -43,6 +43,8 @@ GangMode = Literal["all", "per-replicated-job", "per-job"]
 Disruption = Literal["single", "all"]
 NativeGroups = Literal["Ignore", "Adopt"]
 TopologySource = Literal["Kueue"]  # whose annotations of pod templates are read
+ZONE = "topology.kubernetes.io/zone"  # an example of the key of a node label
+ZONE = "topology.kubernetes.io/zone"  # an example of the key of a node label
 LEVELS_MAX = 16
 BALANCED = "Balanced"  # in annotations, behind preferred keys
 NEAR_ENTRIES_MAX = 16  # of a kind in a TreeProfile
@@ -69,7 +71,6 @@ class InvalidPolicy(Exception):
     """An annotation or a profile that cannot be read."""
 
     def __init__(self, refusal: TreeRefusal) -> None:
-        """Keep the refusal; its message is that of the exception."""
         super().__init__(refusal.message)
         self.refusal = refusal
 
@@ -220,7 +221,7 @@ def _levels(
     problem = ""
     for key in (required, *preferred) if required else preferred:
         if not is_label_key(key):
-            problem = f"{key!r} is not the key of a node label, such as topology.kubernetes.io/zone"
+            problem = not_a_key(key, ZONE)
     if len(preferred) > PREFERRED_MAX:
         problem = f"{text!r} has {len(preferred)} preferred keys, at most {PREFERRED_MAX} are possible; leave out the widest"
     elif len({*preferred}) < len(preferred):
@@ -231,15 +232,10 @@ def _levels(
         problem = f"{text!r} has no preferred keys, whose domains could be balanced"
     if problem:
         hint = f"; an example with preferred keys is {level}=net/zone~net/rack~net/block"
-        raise invalid_annotation(
-            workload, TOPOLOGY_ANNOTATION, f"{level}={problem}{hint if preferred or colon else ''}"
-        )
-    return replace(
-        base,
-        topology=(required,) if required else (),
-        preferred=tuple(preferred),
-        balanced=bool(colon),
-    )
+        text = f"{level}={problem}{hint if preferred or colon else ''}"
+        raise invalid_annotation(workload, TOPOLOGY_ANNOTATION, text)
+    topology = (required,) if required else ()
+    return replace(base, topology=topology, preferred=tuple(preferred), balanced=bool(colon))
 
 
 def _slices(workload: WorkloadObject, kind: KindPolicy) -> tuple[SliceLevel, ...]:
@@ -253,7 +249,7 @@ def _slices(workload: WorkloadObject, kind: KindPolicy) -> tuple[SliceLevel, ...
         if not at or not number.isascii() or not number.isdigit() or int(number) > _COUNT_MAX:
             problem = f"{entry.strip()!r} is not SIZE@KEY"
         elif not is_label_key(key):
-            problem = f"{key!r} is not the key of a node label, such as net/rack"
+            problem = not_a_key(key)
         else:
             levels.append(SliceLevel(key, int(number)))
             continue
@@ -268,14 +264,12 @@ def _exclusive(workload: WorkloadObject, level: str, text: str) -> ExclusiveDoma
     """Return the key and the scope of `net/rack` or `net/rack:Namespace`."""
     key, colon, scope = (part.strip() for part in text.partition(":"))
     if not is_label_key(key):
-        problem = f"{level}={key!r} is not the key of a node label, such as net/rack"
+        problem = f"{level}={not_a_key(key)}"
     elif colon and scope not in get_args(ExclusiveScope):
         scopes = ", ".join(get_args(ExclusiveScope))
         problem = f"{level}={text!r}: the scope {scope!r} is none of {scopes}; an example is {level}={key}:Cluster"
-    elif colon:
-        return ExclusiveDomain(key, scope)  # type: ignore[arg-type]
     else:
-        return ExclusiveDomain(key)
+        return ExclusiveDomain(key, scope) if colon else ExclusiveDomain(key)  # type: ignore[arg-type]
     raise invalid_annotation(workload, EXCLUSIVE_ANNOTATION, problem)
 
 
@@ -291,7 +285,7 @@ def _near(workload: WorkloadObject) -> tuple[NearRole, ...]:
             problem = f"{role!r} is itself; name another role of the workload"
         for key in keys:
             if not problem and not is_label_key(key):
-                problem = f"{key!r} is not the key of a node label, such as net/block"
+                problem = not_a_key(key, "net/block")
         if problem:
             example = f"an example is {_EXAMPLES[NEAR_ANNOTATION]}"
             raise invalid_annotation(workload, NEAR_ANNOTATION, f"{role}={problem}; {example}")
@@ -334,9 +328,9 @@ def is_object_name(text: str, most: int = NAME_MAX) -> bool:
     return len(text) <= most and _SUBDOMAIN.fullmatch(text) is not None
 
 
-def not_a_key(key: str) -> str:
+def not_a_key(key: str, example: str = "net/rack") -> str:
     """Return that a value is not the key of a node label."""
-    return f"{key!r} is not the key of a node label, such as net/rack"
+    return f"{key!r} is not the key of a node label, such as {example}"
 
 
 def _only_templates(workload: WorkloadObject) -> None:
@@ -372,9 +366,8 @@ def _pairs(
     pairs: dict[str, str] = {}
     for key, value in _entries(workload, annotation):
         if allowed is not None and key not in allowed:
-            raise invalid_annotation(
-                workload, annotation, f"{key!r} is none of {', '.join(allowed)}"
-            )
+            text = f"{key!r} is none of {', '.join(allowed)}"
+            raise invalid_annotation(workload, annotation, text)
         if key in pairs:
             raise invalid_annotation(workload, annotation, f"{key!r} is there twice")
         pairs[key] = value
@@ -385,15 +378,13 @@ _EXAMPLES = {MIN_ANNOTATION: "prefill=2,decode=1", NEAR_ANNOTATION: "prefill=dec
 
 
 def _entries(workload: WorkloadObject, annotation: str) -> Iterator[tuple[str, str]]:
-    """Yield name and value of the entries of an annotation."""
     text = workload.annotations.get(annotation, "")
     for entry in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (part.strip() for part in entry.partition("="))
         if not equals or not key or not value:
             example = _EXAMPLES.get(annotation, "root=net/block,leaf=net/rack")
-            raise invalid_annotation(
-                workload, annotation, f"{entry!r} is not NAME=VALUE; an example is {example}"
-            )
+            text = f"{entry!r} is not NAME=VALUE; an example is {example}"
+            raise invalid_annotation(workload, annotation, text)
         yield key, value
 
 

@@ -16,6 +16,7 @@ from extender.core.workloads.workload_object import (
     GROUP_LABELS,
     OTHER_SCHEDULERS,
     WORKLOAD_ANNOTATION,
+    OwnerReference,
     WorkloadObject,
 )
 
@@ -49,6 +50,20 @@ class HeldWorkload(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, str] = {}
     metadata_at: str = "metadata"  # where the object has them; empty: nowhere
     note: str = ""  # what a plan of it leaves out
+
+
+def held_workload(
+    spec: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    *,
+    metadata_at: str = "metadata",
+    note: str = "",
+) -> HeldWorkload:
+    """Return a workload with labels and annotations of `metadata`; see `HeldWorkload`."""
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    return HeldWorkload(
+        spec=spec, labels=labels, annotations=annotations, metadata_at=metadata_at, note=note
+    )
 
 
 # Returns what the controller of an object makes of it; raises BadInput where the field with it is missing.
@@ -130,6 +145,15 @@ class WorkloadKind(msgspec.Struct, frozen=True, kw_only=True):
     # the fields of `spec` that the entry reads, with their types; objects of files are checked against it
     spec_type: type[msgspec.Struct] | None = None
 
+    def is_part(self, workload: WorkloadObject) -> bool:
+        """Return whether a workload of this kind is part of the tree of its owner."""
+        return workload.owner is not None and workload.owner.kind in self.part_of
+
+    def policy_owner(self, workload: WorkloadObject) -> OwnerReference | None:
+        """Return the owner of a workload of this kind whose annotations count; None: its own count."""
+        owner = workload.owner
+        return owner if owner is not None and owner.kind in self.policy_from else None
+
     def name_in(self, labels: Mapping[str, str]) -> str | None:
         """Return the name of the workload that the labels of a pod have, or None."""
         value = labels.get(self.name_label)
@@ -160,6 +184,11 @@ def number(fields: Mapping[str, Any], name: str, default: int) -> int:
     """Return a field that is a number; `default` where it is not set."""
     value = fields.get(name)
     return default if value is None else int(value)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names in their order for a message."""
+    return ", ".join(sorted(names)) or "none"
 
 
 def template_label(template: Mapping[str, Any], key: str) -> str:

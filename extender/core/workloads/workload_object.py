@@ -11,10 +11,7 @@ TREE_LABEL = "gang-extender.dev/tree"  # on workloads, namespaces and pod templa
 # on pod templates: what one leaf holds, where a kind has a choice
 LEAF_LABEL = "gang-extender.dev/leaf"
 GROUP_LABEL = "gang-extender.dev/pod-group"  # on pods: the leaf
-GROUP_LABELS = (
-    GROUP_LABEL,
-    "scheduling.x-k8s.io/pod-group",
-)  # the labels that name the group of a pod
+GROUP_LABELS = (GROUP_LABEL, "scheduling.x-k8s.io/pod-group")  # that name the group of a pod
 GANG_ANNOTATION = "gang-extender.dev/gang"
 TOPOLOGY_ANNOTATION = "gang-extender.dev/topology"
 EXCLUSIVE_ANNOTATION = "gang-extender.dev/exclusive"
@@ -22,11 +19,12 @@ SLICES_ANNOTATION = "gang-extender.dev/slices"
 NEAR_ANNOTATION = "gang-extender.dev/near"
 LOST_MEMBERS_ANNOTATION = "gang-extender.dev/lost-members"
 MIN_ANNOTATION = "gang-extender.dev/min"
+# those that a TreeProfile, or a template of a Workload, can have instead
 TREE_ANNOTATIONS = (
     *(GANG_ANNOTATION, TOPOLOGY_ANNOTATION, SLICES_ANNOTATION),
     *(EXCLUSIVE_ANNOTATION, NEAR_ANNOTATION),
     *(LOST_MEMBERS_ANNOTATION, MIN_ANNOTATION),
-)  # those that a TreeProfile, or a template of a Workload, can have instead
+)
 WORKLOAD_ANNOTATION = "gang-extender.dev/workload"
 # the writer of an entry in a list of patches, see `RuntimePatch`
 PATCH_MANAGER = "gang-extender.dev/trees"
@@ -86,10 +84,25 @@ class WorkloadObject(msgspec.Struct, frozen=True, kw_only=True):
         return TREE_LABEL in self.labels and not inherited
 
 
+def controller_reference(owner: WorkloadObject) -> dict[str, Any]:
+    """Return the entry of `ownerReferences` of an object that the controller of another one makes."""
+    names = {"kind": owner.kind, "name": owner.name, "uid": owner.uid}
+    controls = {"controller": True, "blockOwnerDeletion": True}
+    return {"apiVersion": owner.api_version, **names, **controls}
+
+
 def pod_templates(paths: Iterable[str], spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the pod templates of a workload; `paths`: where they are: field names with dots between them, `[]` behind a list."""
     for path in paths:
         yield from _at({"spec": spec}, path.split("."))
+
+
+def has_tree_label(paths: Iterable[str], spec: Mapping[str, Any]) -> bool:
+    """Return whether a pod template of a workload has a tree label."""
+    return any(
+        TREE_LABEL in ((template.get("metadata") or {}).get("labels") or {})
+        for template in pod_templates(paths, spec)
+    )
 
 
 def _at(part: object, steps: list[str]) -> Iterator[Mapping[str, Any]]:

@@ -7,9 +7,10 @@ part has. The templates count as they are, and not the policy of the profile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.core.model.message_formatting import counted
 from extender.core.model.pod_groups import DEPTH_MAX
@@ -24,14 +25,11 @@ from extender.core.model.scheduling_constraints import (
 )
 from extender.core.workloads.tree_parts import BASIC, Composite, Given, Leaf, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, refusal_of
-from extender.core.workloads.workload_kind import number
-from extender.core.workloads.workload_object import (
-    LEAF_LABEL,
-    WORKLOAD_ANNOTATION,
-    WorkloadObject,
-)
+from extender.core.workloads.workload_kind import listed, number
+from extender.core.workloads.workload_object import LEAF_LABEL, WORKLOAD_ANNOTATION, WorkloadObject
 
 Template = Mapping[str, Any]
+T = TypeVar("T")
 _NOT_READ = ("resourceClaims", "preemptionPolicy")
 
 
@@ -54,7 +52,7 @@ class TemplateUse(msgspec.Struct, frozen=True, kw_only=True):
             left += inner
             yield from (str(template.get("name")) for template in inner)
 
-    def refusal(self, reason: str, text: str) -> InvalidPolicy:
+    def refusal(self, text: str, reason: str = "WorkloadDiffers") -> InvalidPolicy:
         """Return the refusal of the workload with this reason."""
         field = f"metadata.annotations[{WORKLOAD_ANNOTATION}]"
         text = f"Workload {self.name}: {text}"
@@ -70,17 +68,13 @@ def templated_roots(reading: TemplateUse) -> tuple[Part, ...]:
     parts = reading.parts
     if reading.templates is None or reading.templates.name != reading.name:
         text = "does not exist in this namespace yet; create it, or remove the annotation"
-        raise reading.refusal("WorkloadMissing", text)
+        raise reading.refusal(text, "WorkloadMissing")
     spec = reading.templates.spec
     names = sorted(_leaf_names(spec, reading))
     if names != sorted(parts):
-        text = f"its pod group templates are {_listed(names)}, but the parts are {_listed(parts)}; give them the same names"
-        raise reading.refusal("WorkloadDiffers", text)
+        text = f"its pod group templates are {listed(names)}, but the parts are {listed(parts)}; give them the same names"
+        raise reading.refusal(text)
     return tuple(_children(spec, reading))
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
 
 
 def _leaf_names(template: Template, reading: TemplateUse, level: int = 1) -> Iterable[str]:
@@ -91,7 +85,7 @@ def _leaf_names(template: Template, reading: TemplateUse, level: int = 1) -> Ite
     """
     if level > DEPTH_MAX:
         text = f"it has more than {DEPTH_MAX} levels of templates; leave some out"
-        raise reading.refusal("TooDeep", text)
+        raise reading.refusal(text, "TooDeep")
     for leaf in template.get("podGroupTemplates") or ():
         yield str(leaf.get("name"))
     for inner in template.get("compositePodGroupTemplates") or ():
@@ -111,10 +105,8 @@ def _children(template: Template, reading: TemplateUse) -> Iterable[Part]:
 def _composite(template: Template, reading: TemplateUse) -> Iterable[Part]:
     name = str(template.get("name"))
     children = tuple(_children(template, reading))
-    total = sum(
-        len(template.get(field) or ())
-        for field in ("podGroupTemplates", "compositePodGroupTemplates")
-    )
+    fields = ("podGroupTemplates", "compositePodGroupTemplates")
+    total = sum(len(template.get(field) or ()) for field in fields)
     gang = (template.get("schedulingPolicy") or {}).get("gang")
     if gang is not None:
         _check_steps(name, template, reading)
@@ -122,16 +114,13 @@ def _composite(template: Template, reading: TemplateUse) -> Iterable[Part]:
         return
     minimum = _minimum(gang, "minGroupCount", total, f"template {name}", "groups", reading)
     required = tuple(_required(gang or {}, template, reading))
+    names = {child.name for child in children}
     yield Composite(
         name=reading.name_of(name),
         role="",
         children=children,
         minimum=min(max(minimum, len(required)), len(children)),
-        required=tuple(
-            child_name
-            for child_name in required
-            if any(child_name == child.name for child in children)
-        ),
+        required=tuple(child_name for child_name in required if child_name in names),
         given=_given(template, reading),
     )
 
@@ -153,9 +142,9 @@ def _required(gang: Mapping[str, Any], template: Template, reading: TemplateUse)
         else:
             text = (
                 f"template {template.get('name')} has {name!r} in requiredGroups, but below it are "
-                f"{_listed((*inner, *leaves))}; name one of them"
+                f"{listed((*inner, *leaves))}; name one of them"
             )
-            raise reading.refusal("WorkloadDiffers", text)
+            raise reading.refusal(text)
 
 
 def _check_steps(name: str, template: Template, reading: TemplateUse) -> None:
@@ -169,7 +158,7 @@ def _check_steps(name: str, template: Template, reading: TemplateUse) -> None:
             f"template {name} is a gang of {before} and {after}, but they start one after the other, so it could never "
             "start; make it basic"
         )
-        raise reading.refusal("WorkloadDiffers", text)
+        raise reading.refusal(text)
 
 
 def _leaf(template: Template, part: Part, reading: TemplateUse) -> Leaf:
@@ -179,17 +168,15 @@ def _leaf(template: Template, part: Part, reading: TemplateUse) -> Leaf:
             f"template {name} is one group, but {name} has {counted(len(part.children), 'group')}, one per Job; write the label "
             f"{LEAF_LABEL}: replicated-job into its pod template, or leave the annotation out"
         )
-        raise reading.refusal("WorkloadDiffers", text)
+        raise reading.refusal(text)
     its_class = template.get("priorityClassName") or ""
     of_pods = (part.template.get("spec") or {}).get("priorityClassName") or ""
     if its_class and its_class != of_pods:
         text = f"template {name} has priorityClassName {its_class!r}, its pods have {of_pods!r}; make them equal"
-        raise reading.refusal("PrioritiesDiffer", text)
+        raise reading.refusal(text, "PrioritiesDiffer")
     gang = (template.get("schedulingPolicy") or {}).get("gang")
     minimum = _minimum(gang, "minCount", part.most, f"template {name}", "pods", reading)
-    return msgspec.structs.replace(
-        part, minimum=min(minimum, max(1, part.pods)), given=_given(template, reading)
-    )
+    return replace(part, minimum=min(minimum, max(1, part.pods)), given=_given(template, reading))
 
 
 def _minimum(
@@ -210,40 +197,16 @@ def _minimum(
     minimum = number(gang, field, most)
     if minimum > most:
         text = f"{subject} has {field} {minimum}, but there are only {most} {unit}; lower it"
-        raise reading.refusal("WorkloadDiffers", text)
+        raise reading.refusal(text)
     return max(1, minimum)
 
 
-def _exclusive(template: str, given: object, reading: TemplateUse) -> ExclusiveDomain | None:
-    """Return the domain that a template asks for alone.
-
-    Raises:
-        InvalidPolicy: It has no key, or another scope.
-    """
-    if not given:
-        return None
+def _converted(place: str, given: object, type_: type[T], fields: str, reading: TemplateUse) -> T:
+    """Return a constraint of a template; raise InvalidPolicy if it cannot be read."""
     try:
-        return msgspec.convert(given, ExclusiveDomain)
+        return msgspec.convert(given, type_)
     except msgspec.ValidationError as error:
-        text = f"template {template} has schedulingConstraints.exclusive {given}: {error}; write key and scope"
-        raise reading.refusal("WorkloadDiffers", text) from error
-
-
-def _slices(template: str, given: object, reading: TemplateUse) -> tuple[SliceLevel, ...]:
-    """Return the slices that a template asks for, the largest first.
-
-    Raises:
-        InvalidPolicy: They cannot be read, or their sizes do not fit.
-    """
-    try:
-        levels = msgspec.convert(given or (), tuple[SliceLevel, ...])
-        problem = slices_problem(levels)
-    except msgspec.ValidationError as error:
-        levels, problem = (), f"{error}; write size and key"
-    if problem:
-        text = f"template {template} has schedulingConstraints.slices {given}: {problem}"
-        raise reading.refusal("WorkloadDiffers", text)
-    return by_size(levels)
+        raise reading.refusal(f"{place} {given}: {error}; write {fields}") from error
 
 
 def _near(
@@ -260,37 +223,44 @@ def _near(
         if not key or partner == template or partner not in names:
             text = (
                 f"template {template} has schedulingConstraints.near with group {partner!r} and key {key!r}; name another "
-                f"template, of {_listed(names - {template})}, and the key of a node label"
+                f"template, of {listed(names - {template})}, and the key of a node label"
             )
-            raise reading.refusal("WorkloadDiffers", text)
+            raise reading.refusal(text)
         if partner not in reading.parts:
             yield NearGroup(reading.name_of(partner), key)
         elif (part := reading.parts[partner]) is not None:
             yield NearGroup(part.name, key)
 
 
-def _lost_members(template: str, given: object, reading: TemplateUse) -> LostMembers:
-    """Return what a template asks for where lost members have no node.
+def _given(template: Template, reading: TemplateUse) -> Given:
+    """Return what a template sets for its group.
 
     Raises:
-        InvalidPolicy: There is no such choice.
+        InvalidPolicy: It has a field that is not read, or a constraint that cannot be read.
     """
-    if given not in get_args(LostMembers):
-        choices = ", ".join(get_args(LostMembers))
-        text = f"template {template} has schedulingConstraints.lostMembers {given!r}, which is none of {choices}"
-        raise reading.refusal("WorkloadDiffers", text)
-    return given  # type: ignore[return-value]
-
-
-def _given(template: Template, reading: TemplateUse) -> Given:
     name = str(template.get("name"))
     for field in _NOT_READ:
         if template.get(field):
             text = f"template {name} has {field}, which is not copied to the groups of a workload; leave it out"
-            raise reading.refusal("WorkloadDiffers", text)
+            raise reading.refusal(text)
     constraints = template.get("schedulingConstraints") or {}
     topology = constraints.get("topology") or ()
     key = str(topology[0].get("key", "")) if topology else ""
+    place = f"template {name} has schedulingConstraints."
+    exclusive = constraints.get("exclusive") or None
+    if exclusive is not None:
+        exclusive = _converted(
+            f"{place}exclusive", exclusive, ExclusiveDomain, "key and scope", reading
+        )
+    slices: tuple[SliceLevel, ...] = _converted(
+        f"{place}slices", given := constraints.get("slices") or (), tuple[SliceLevel, ...], "size and key", reading
+    )  # fmt: skip
+    if problem := slices_problem(slices):
+        raise reading.refusal(f"{place}slices {given}: {problem}")
+    lost_members = constraints.get("lostMembers", "Wait")
+    if lost_members not in get_args(LostMembers):
+        choices = ", ".join(get_args(LostMembers))
+        raise reading.refusal(f"{place}lostMembers {lost_members!r}, which is none of {choices}")
     return Given(
         workload=reading.name,
         template=name,
@@ -298,10 +268,10 @@ def _given(template: Template, reading: TemplateUse) -> Given:
             topology=(key,) if key else (),
             preferred=tuple(dict.fromkeys(map(str, constraints.get("preferred") or ()))),
             balanced=bool(constraints.get("balanced")),
-            slices=_slices(name, constraints.get("slices"), reading),
-            exclusive=_exclusive(name, constraints.get("exclusive"), reading),
+            slices=by_size(slices),
+            exclusive=exclusive,
             near=tuple(_near(name, constraints.get("near") or (), reading)),
-            lost_members=_lost_members(name, constraints.get("lostMembers", "Wait"), reading),
+            lost_members=lost_members,
         ),
         disrupted_as_a_whole=(template.get("disruptionMode") or {}).get("all") is not None,
     )

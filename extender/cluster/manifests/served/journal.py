@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Final, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import ident_of
@@ -274,8 +275,6 @@ ENDED_KEPT: Final = 16_384
 
 
 class _Writes(msgspec.Struct):
-    """What was written to one object."""
-
     bound: Bound | None = None
     nominated: str | None = None
     ungated: bool = False
@@ -356,43 +355,35 @@ def with_writes(obj: api.Readable, overlay: JournalOverlay) -> api.Readable:
     if writes is not None and isinstance(obj, api.Pod):
         return _pod(obj, writes)
     if writes is not None and isinstance(obj, api.Group):
-        return _group(obj, writes)
+        stored = {c.type: c for c in obj.status.conditions}
+        for type_, condition in writes.conditions.items():
+            stored[type_] = msgspec.convert(condition, api.StoredCondition, from_attributes=True)
+        status = replace(obj.status, conditions=tuple(stored.values()))
+        return replace(obj, status=status)
     return obj
-
-
-def _group(group: api.Group, writes: _Writes) -> api.Group:
-    stored = {c.type: c for c in group.status.conditions}
-    stored |= {
-        c.type: api.StoredCondition(
-            type=c.type, status=c.status, reason=c.reason, message=c.message
-        )
-        for c in writes.conditions.values()
-    }
-    status = msgspec.structs.replace(group.status, conditions=tuple(stored.values()))
-    return msgspec.structs.replace(group, status=status)
 
 
 def _pod(pod: api.Pod, writes: _Writes) -> api.Pod:
     spec, status, metadata = pod.spec, pod.status, pod.metadata
     if writes.ungated:
         gates = tuple(gate for gate in spec.scheduling_gates if gate.name != GATE)
-        spec = msgspec.structs.replace(spec, scheduling_gates=gates)
+        spec = replace(spec, scheduling_gates=gates)
     bound = writes.bound
     if bound is not None and not spec.node_name:
-        spec = msgspec.structs.replace(spec, node_name=bound.node)
+        spec = replace(spec, node_name=bound.node)
         phase = "Running" if status.phase in {"", "Pending"} else status.phase
-        status = msgspec.structs.replace(status, nominated_node_name="", phase=phase)
+        status = replace(status, nominated_node_name="", phase=phase)
         if bound.plan:
             annotations = {**metadata.annotations, PLAN_ANNOTATION: bound.plan}
-            metadata = msgspec.structs.replace(metadata, annotations=annotations)
+            metadata = replace(metadata, annotations=annotations)
     elif writes.nominated is not None and not spec.node_name:
-        status = msgspec.structs.replace(status, nominated_node_name=writes.nominated)
+        status = replace(status, nominated_node_name=writes.nominated)
     if writes.disrupted is not None or writes.evicted:
         reason = PREEMPTED if writes.disrupted is not None else "EvictionByEvictionAPI"
         condition = api.StoredCondition(
             type=DISRUPTION_TARGET, status="True", reason=reason, message=writes.disrupted or ""
         )
-        status = msgspec.structs.replace(status, conditions=(*status.conditions, condition))
+        status = replace(status, conditions=(*status.conditions, condition))
     if writes.evicted:
-        status = msgspec.structs.replace(status, phase="Failed")
-    return msgspec.structs.replace(pod, spec=spec, status=status, metadata=metadata)
+        status = replace(status, phase="Failed")
+    return replace(pod, spec=spec, status=status, metadata=metadata)

@@ -86,12 +86,11 @@ def check_same_manifests(recorded: Sequence[str], given: Sequence[str], journal:
 async def _published(path: Path) -> tuple[Anchor, ...]:
     """Return the published anchors; empty if none was published."""
     try:
-        body = await asyncio.to_thread(path.read_bytes)
+        return read_anchors(await asyncio.to_thread(path.read_bytes), str(path))
     except FileNotFoundError:
         return ()
     except OSError as fault:
         raise ClusterUnavailable(f"{path}: {fault}") from fault
-    return read_anchors(body, str(path))
 
 
 async def _publish(path: Path, anchors: Sequence[Anchor]) -> None:
@@ -217,11 +216,8 @@ class ManifestCluster(RecordedCluster):
 
     async def _poll_alone(self) -> None:
         """Poll; after a defect the next poll reads all files again."""
-        is_done = False
         with self._faults.alone("files"):
             await self._poll()
-            is_done = True
-        if is_done:
             return
         self._watcher.read_again()
         self._invalid |= self._objects.keys()
@@ -289,7 +285,10 @@ class ManifestCluster(RecordedCluster):
         }
         left = {uid: idents[uid] for uid in idents.keys() - by_uid.keys()}
         if left and files.never_valid and not self._was_valid:
-            raise _perhaps_there(files, next(iter(left.values())))
+            kind, _, *name = next(iter(left.values()))
+            text = f"recorded in {FILE} and is in no valid file; it may be in one that is not"
+            fault = files.ignored[files.never_valid[0]]
+            raise BadInput(f"{kind} {'/'.join(name)} is {text}: {fault}")
         before, self._objects = self._objects, objects
         self._by_uid, self._left = by_uid, left
         self._watcher.forget(self._left.values())
@@ -308,25 +307,21 @@ class ManifestCluster(RecordedCluster):
                 changed.setdefault((type(obj), _source(obj)), []).append(ident)
             if number % COMPARED_PER_SLICE == 0:
                 await asyncio.sleep(0)
-        deleted: dict[tuple[type[api.Readable], Source], list[api.Readable]] = {}
-        for ident in before.keys() - objects.keys():
-            deleted.setdefault((type(before[ident]), _source(before[ident])), []).append(
-                before[ident]
-            )
+        removed = sorted((before[ident] for ident in before.keys() - objects.keys()), key=ident_of)
         for kind in _KINDS:
-            for number, ident in enumerate(changed.get(kind, ()), start=1):
-                self._upsert(ident)
+            changes = [functools.partial(self._upsert, ident) for ident in changed.get(kind, ())]
+            changes += [
+                functools.partial(
+                    self._pass_on, ident_of(obj), functools.partial(self._world.delete, obj)
+                )
+                for obj in removed
+                if (type(obj), _source(obj)) == kind
+            ]
+            for number, change in enumerate(changes, start=1):
+                change()
                 if number % OBJECTS_PER_SLICE == 0:
-                    await self._next_slice()
-            removed = sorted(deleted.get(kind, ()), key=lambda obj: obj.key)
-            for number, obj in enumerate(removed, start=1):
-                self._pass_on(ident_of(obj), functools.partial(self._world.delete, obj))
-                if number % OBJECTS_PER_SLICE == 0:
-                    await self._next_slice()
-
-    async def _next_slice(self) -> None:
-        self._wake_waiting()
-        await asyncio.sleep(0)
+                    self._wake_waiting()
+                    await asyncio.sleep(0)
 
     def _pass_on(self, ident: Ident, change: Callable[[], None]) -> None:
         """Change an object of the world; after a defect with it, it stays as it is there for a pause."""
@@ -339,14 +334,10 @@ class ManifestCluster(RecordedCluster):
         """Record what is in the manifests no more, if this process may; what is not recorded is tried again."""
         if not self._left or not self._fence() or self._paths != self._recorded_paths:
             return
-        at_us = self._clock.now_us()
+        at_us, left = self._clock.now_us(), sorted(self._left.items())
+        records = (DeletedObject.of(uid, ident, at_us) for uid, ident in left)
         try:
-            await asyncio.gather(
-                *(
-                    self._write(DeletedObject.of(uid, ident, at_us))
-                    for uid, ident in sorted(self._left.items())
-                )
-            )
+            await asyncio.gather(*map(self._write, records))
         except ClusterUnavailable as fault:
             logger.warning("Removals are not recorded yet", extra={"fault": str(fault)})
 
@@ -391,14 +382,6 @@ class ManifestCluster(RecordedCluster):
     def ignored_sources(self) -> tuple[str, ...]:
         """Return the files that are ignored, and why."""
         return tuple(f"ignored file: {fault}" for fault in self._ignored.values())
-
-
-def _perhaps_there(files: ManifestFiles, missing: Ident) -> BadInput:
-    kind, _, namespace, name = missing
-    file = files.never_valid[0]
-    return BadInput(
-        f"{kind} {namespace}/{name} is recorded in {FILE} and is in no valid file; it may be in one that is not: {files.ignored[file]}"
-    )
 
 
 def _source(obj: api.Readable) -> Source:

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 from immutables import Map
+from msgspec.structs import replace
 
 from extender.cluster import types as api
 from extender.cluster.manifests.manifest_entries import (
@@ -59,7 +60,6 @@ class RecordedCluster(ABC):
     admission_checks: Final = None  # Kueue reads neither files nor simulated objects
 
     def __init__(self, clock: Clock, max_children: int) -> None:
-        """Start without objects."""
         self._clock = clock
         self._overlay = journal.JournalOverlay()
         self._world = ObjectStore(max_children=max_children)
@@ -86,7 +86,6 @@ class RecordedCluster(ABC):
             self._pass_on(ident, functools.partial(self._put, ident))
 
     def _pass_on(self, ident: Ident, change: Callable[[], None]) -> None:  # noqa: ARG002 -- for subclasses
-        """Change an object of the world."""
         change()
 
     def _put(self, ident: Ident) -> None:
@@ -175,7 +174,7 @@ class RecordedCluster(ABC):
         if pod.uid in self._world.view.pods:
             return None
         end = self._world.view.ends.get(pod.uid, PodEnd("deleted"))
-        return msgspec.structs.replace(end, node=end.node or self._overlay.node_of(pod.uid))
+        return replace(end, node=end.node or self._overlay.node_of(pod.uid))
 
     async def bind(self, binding: Binding) -> None:
         """Bind a pod; a pod that is already bound to this node is a success.
@@ -191,9 +190,8 @@ class RecordedCluster(ABC):
                     raise _refused(pod, "is being deleted")
                 if stored.gates:
                     raise _refused(pod, f"has scheduling gates: {', '.join(stored.gates)}")
-                await self._write(
-                    journal.Bound(node=node, plan=binding.plan or "", **self._of(pod))
-                )
+                plan = binding.plan or ""
+                await self._write(journal.Bound(node=node, plan=plan, **self._of(pod)))
                 stored = self._pod(pod)  # another process may have bound it first
             if stored.node != node:
                 raise _refused(pod, f"is bound to {stored.node}, not to {node}")
@@ -211,17 +209,16 @@ class RecordedCluster(ABC):
             if current is None or current.uid != uid:
                 raise RequestRejected(f"{group}: not found, or not the one with UID {uid}")
             if changed := differing(current.conditions, conditions):
-                await self._write(
-                    journal.Conditions(
-                        at_us=self._clock.now_us(),
-                        kind=group.kind,
-                        source=current.source,
-                        namespace=group.namespace,
-                        name=group.name,
-                        uid=uid,
-                        conditions=tuple(changed),
-                    )
+                record = journal.Conditions(
+                    at_us=self._clock.now_us(),
+                    kind=group.kind,
+                    source=current.source,
+                    namespace=group.namespace,
+                    name=group.name,
+                    uid=uid,
+                    conditions=tuple(changed),
                 )
+                await self._write(record)
 
     async def set_finalizers(self, change: FinalizerChange) -> None:
         """Reject the change: files have no finalizers.
@@ -248,10 +245,7 @@ class RecordedCluster(ABC):
 
     def _lock(self, uid: str) -> asyncio.Lock:
         """Return the lock under which one object is read and changed."""
-        lock = self._locks.get(uid)
-        if lock is None:
-            lock = self._locks[uid] = asyncio.Lock()
-        return lock
+        return self._locks.setdefault(uid, asyncio.Lock())
 
     def _pod(self, ref: PodRef) -> Pod:
         pod = self._world.view.pods.get(PodUid(ref.uid))
@@ -279,7 +273,6 @@ class ManifestWorkloads:
         write: Callable[[journal.Record], Awaitable[None]],
         clock: Clock,
     ) -> None:
-        """Start without workloads."""
         self._world = world
         self._overlay = overlay
         self._write = write
@@ -308,7 +301,7 @@ class ManifestWorkloads:
         )
         self._manifests = manifests
         if not same_objects(msgspec.structs.astuple(view), msgspec.structs.astuple(before)):
-            self._view = msgspec.structs.replace(view, revision=before.revision + 1)
+            self._view = replace(view, revision=before.revision + 1)
             self._changed.wake()
 
     # --- the port
@@ -329,23 +322,16 @@ class ManifestWorkloads:
                 text = f"{group.owner_kind} {group.owner_name} is not in the files any more"
                 raise RequestRejected(f"{group.key}: {text}")
             stored = stored_group(manifest(group))
-            ident = ident_of(stored)
+            uid = filled_in_uid(ident_of(stored), self._overlay.gone.get(ident_of(stored), 0))
             now = datetime.fromtimestamp(self._clock.now_us() / 1_000_000, UTC)
-            await self._put(
-                with_metadata(
-                    stored,
-                    uid=filled_in_uid(ident, self._overlay.gone.get(ident, 0)),
-                    creation_timestamp=owner.metadata.creation_timestamp if owner else now,
-                )
-            )
+            created = owner.metadata.creation_timestamp if owner else now
+            await self._put(with_metadata(stored, uid=uid, creation_timestamp=created))
 
     async def apply_group(self, group: GroupManifest, uid: str) -> None:
         """Change a group that was written before; see the port."""
-        before = self._written(group.key, uid).metadata
-        created = before.creation_timestamp
-        await self._put(
-            with_metadata(stored_group(manifest(group)), uid=uid, creation_timestamp=created)
-        )
+        created = self._written(group.key, uid).metadata.creation_timestamp
+        stored = stored_group(manifest(group))
+        await self._put(with_metadata(stored, uid=uid, creation_timestamp=created))
 
     async def link_group(self, link: GroupLink) -> None:
         """Reject it: a group that another controller made is in a file, and files are not changed.
@@ -354,9 +340,8 @@ class ManifestWorkloads:
             RequestRejected: Always; names the annotation to write into the file.
         """
         field = f"metadata.annotations[{PARENT_ANNOTATION}]"
-        raise RequestRejected(
-            f"{link.key}: {field}: files are not changed; write {link.parent!r} there"
-        )
+        text = f"files are not changed; write {link.parent!r} there"
+        raise RequestRejected(f"{link.key}: {field}: {text}")
 
     async def delete_group(self, key: GroupKey, uid: str) -> None:
         """Delete a group that was written before; see the port."""
@@ -380,12 +365,12 @@ class ManifestWorkloads:
             group_of(group, self._world.priorities)
         except BadInput as fault:
             raise RequestRejected(str(fault)) from fault
-        at_us, metadata = self._clock.now_us(), group.metadata
-        where = {"namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
-        if isinstance(group, api.PodGroup):
-            await self._write(journal.PodGroupWritten(at_us=at_us, object=group, **where))
-        else:
-            await self._write(journal.CompositeWritten(at_us=at_us, object=group, **where))
+        leaf = isinstance(group, api.PodGroup)
+        record: Any = journal.PodGroupWritten if leaf else journal.CompositeWritten
+        at_us, (namespace, name), uid = self._clock.now_us(), group.key, group.metadata.uid
+        await self._write(
+            record(at_us=at_us, object=group, namespace=namespace, name=name, uid=uid)
+        )
 
 
 def _owned(

@@ -40,7 +40,7 @@ _NOT_USED: Final[Mapping[str, Mapping[str, str]]] = {
     "LeaderWorkerSet.spec.leaderWorkerTemplate": {"volumeClaimTemplates": _VOLUMES},
     "StatefulSetSpec": {"volumeClaimTemplates": _VOLUMES},
     "PyTorchJob.spec.runPolicy.schedulingPolicy": {  # also of its siblings, and of an MPIJob
-        "minAvailable": "the gang has all pods; for fewer write the annotation gang-extender.dev/min",
+        "minAvailable": "the gang has all pods; for fewer write the annotation gang-extender.dev/min"
     },
     "PodGang.spec": {"reuseReservationRef": "the place of another PodGang is not looked for"},
     "PodCliqueSet.spec.template": {"resourceClaimTemplates": _DEVICES, "resourceSharing": _DEVICES},

@@ -40,8 +40,7 @@ _TAIL = re.compile(rf"-(?P<set>[a-z0-9]+)-(?P<role>{_ROLE_NAME}){lws.TAIL}")
 Role = Mapping[str, Any]
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del policy
+def _parts(workload: WorkloadObject, _policy: TreePolicy, observed: Observed) -> WorkloadParts:
     roles = {str(role["name"]): role for role in workload.spec.get("roles") or ()}
 
     def replica_of(name: str, labels: Mapping[str, str]) -> lws.Replica | None:
@@ -86,31 +85,30 @@ def _root(
     children = []
     for name in names:
         role = roles.get(name) or {}
-        spec = role.get("spec") or {}
-        annotations = (role.get("metadata") or {}).get("annotations") or {}
         leaves = tuple(
-            lws.replica_part(workload, spec, annotations, replica.namer(workload.name))
+            lws.replica_part(
+                workload, role.get("spec") or {}, _annotations(role), replica.namer(workload.name)
+            )
             for replica in replicas.get(name, ())
         )
-        most = max(len(leaves), _replicas(roles[name]) if name in roles else 0)
         children.append(
             Composite(
                 name=_role_group(workload, revision, name),
                 role=name,
                 children=leaves,
                 minimum=1,
-                most=most,
+                most=max(len(leaves), _replicas(role) if name in roles else 0),
                 one_by_one=True,
             )
         )
     root = joined_name(workload.name, f"-{revision}")
     return Composite(
-        name=root,
-        role="",
-        children=tuple(children),
-        minimum=minimum,
-        required=required,
+        name=root, role="", children=tuple(children), minimum=minimum, required=required
     )
+
+
+def _annotations(role: Role) -> Mapping[str, str]:
+    return (role.get("metadata") or {}).get("annotations") or {}
 
 
 def _role_group(workload: WorkloadObject, revision: str, role: str) -> str:
@@ -133,9 +131,8 @@ def _roles_of(
     now += sorted(set(replicas) - set(now))
     root = joined_name(workload.name, f"-{revision}")
     composites = [group for group in observed.existing if group.kind == "CompositePodGroup"]
-    root_group = next(
-        (group for group in composites if group.name == root and not group.basic), None
-    )
+    roots = (group for group in composites if group.name == root and not group.basic)
+    root_group = next(roots, None)
     if root_group is None or root_group.minimum == len(now):
         return now, len(now), tuple(_role_group(workload, revision, name) for name in now)
     pattern = re.compile(rf"-{re.escape(revision)}-(?P<role>{_ROLE_NAME})")
@@ -172,9 +169,8 @@ def _planned_uses(workload: WorkloadObject) -> tuple[LeafUse, ...]:
 
 def _refusals(workload: WorkloadObject) -> Iterable[TreeRefusal]:
     for index, role in enumerate(workload.spec.get("roles") or ()):
-        annotations = (role.get("metadata") or {}).get("annotations") or {}
-        place = f"spec.roles[{index}]."
-        yield from lws.replica_refusals(workload, place, annotations, role.get("spec") or {})
+        place, spec = f"spec.roles[{index}].", role.get("spec") or {}
+        yield from lws.replica_refusals(workload, place, _annotations(role), spec)
     yield from only_whole(workload)
 
 

@@ -22,6 +22,7 @@ from extender.core.workloads.workload_kind import (
     WorkloadParts,
     fields_type,
     has_condition,
+    held_workload,
     is_suspended,
     managed_by_other,
     number,
@@ -39,8 +40,7 @@ _OLD_LABELS = {"job-name": NAME_LABEL, "controller-uid": UID_LABEL}
 MANAGER = "kubernetes.io/job-controller"
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del policy, observed
+def _parts(workload: WorkloadObject, _policy: TreePolicy, _observed: Observed) -> WorkloadParts:
     spec = workload.spec
     most = pods_at_once(spec)
     pods = min(most, remaining_pods(workload))
@@ -146,12 +146,8 @@ def job_problems(
             "is TerminatingOrFailed; with podFailurePolicy it is Failed, which is the default then"
         )
         yield "podReplacementPolicy", text
-    of_indexes = [
-        field_name
-        for field_name in ("backoffLimitPerIndex", "successPolicy")
-        if spec.get(field_name) is not None
-    ]
-    for field in () if indexed else of_indexes:
+    of_indexes = ("backoffLimitPerIndex", "successPolicy")
+    for field in () if indexed else (each for each in of_indexes if spec.get(each) is not None):
         yield (
             field,
             "is for Indexed Jobs; set completionMode Indexed with completions, or remove it",
@@ -160,10 +156,8 @@ def job_problems(
     if failed is not None and per_index is None:
         yield "maxFailedIndexes", "needs backoffLimitPerIndex; set it, or remove maxFailedIndexes"
     if failed is not None and failed > number(spec, "completions", failed):
-        yield (
-            "maxFailedIndexes",
-            f"is {failed}, more than completions, which is {spec['completions']}",
-        )
+        text = f"is {failed}, more than completions, which is {spec['completions']}"
+        yield "maxFailedIndexes", text
     actions = [rule.get("action") for rule in (policy or {}).get("rules") or ()]
     if "FailIndex" in actions and per_index is None:
         where = f"podFailurePolicy.rules[{actions.index('FailIndex')}].action"
@@ -187,12 +181,7 @@ def _of_cronjob(cronjob: Mapping[str, Any]) -> HeldWorkload:
     template = required(cronjob, "spec", "jobTemplate")
     metadata, spec = template.get("metadata") or {}, required(template, "spec")
     suspended = {"suspend": True} if cronjob["spec"].get("suspend") else {}
-    return HeldWorkload(
-        spec={**spec, **suspended},
-        labels=metadata.get("labels") or {},
-        annotations=metadata.get("annotations") or {},
-        metadata_at="spec.jobTemplate.metadata",
-    )
+    return held_workload({**spec, **suspended}, metadata, metadata_at="spec.jobTemplate.metadata")
 
 
 def old_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
@@ -201,10 +190,9 @@ def old_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _pod_labels(
-    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+    workload: WorkloadObject, labels: Mapping[str, str], _leaf: Leaf, number_: int
 ) -> Mapping[str, str]:
     """Return the labels of a pod; with its index while none of them has ended, after which it is another one."""
-    del leaf
     indexed = workload.spec.get("completionMode") == "Indexed"
     ended = number(workload.status, "succeeded", 0) or number(workload.status, "failed", 0)
     index = {INDEX_LABEL: str(number_)} if indexed and not ended else {}

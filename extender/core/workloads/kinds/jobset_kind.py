@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Required
 
-import msgspec
+from msgspec.structs import replace
 
 from extender.core.model.pod_groups import CHILDREN_MAX
 from extender.core.workloads.kinds.job_kind import INDEX_LABEL as PODJOB_INDEX_LABEL
@@ -56,11 +56,7 @@ from extender.core.workloads.workload_kind import (
     template_kept_out,
     template_label,
 )
-from extender.core.workloads.workload_object import (
-    EXCLUSIVE_ANNOTATION,
-    LEAF_LABEL,
-    WorkloadObject,
-)
+from extender.core.workloads.workload_object import EXCLUSIVE_ANNOTATION, LEAF_LABEL, WorkloadObject
 from extender.core.workloads.workload_templates import TemplateUse, templated_roots
 
 PREFIX = "jobset.sigs.k8s.io"
@@ -101,32 +97,36 @@ def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> 
             roots = with_steps(workload, roots, parts)
         return WorkloadParts(roots=roots, notices=tuple(notices))
     root_name = group_name(workload)
-    if steps is None:
-        children = tuple(part for part in parts.values() if part is not None)
-        minimum = len(children) if policy.gang == "all" else BASIC
-    else:
-        children = tuple(step_parts(workload, steps, parts, policy))
-        minimum = BASIC
-        if policy.gang == "all" and len(steps) > 1:
-            text = (
-                f"{workload} starts its ReplicatedJobs one after the other, so each step is a gang of its own; "
-                "capacity for later steps is not reserved"
-            )
-            notices.append(Notice(reason="SequencedStart", message=text))
+    children, minimum = _children(workload, steps, parts, policy)
+    if steps is not None and policy.gang == "all" and len(steps) > 1:
+        text = (
+            f"{workload} starts its ReplicatedJobs one after the other, so each step is a gang of its own; "
+            "capacity for later steps is not reserved"
+        )
+        notices.append(Notice(reason="SequencedStart", message=text))
     if not children:
         return WorkloadParts(roots=(), notices=tuple(notices))
     single = len(replicated_jobs(workload)) == 1
     if single and not _needs_root(root_name, children[0], policy, observed):
         return WorkloadParts(roots=children, notices=tuple(notices))
     root = Composite(
-        name=root_name,
-        role="",
-        children=children,
-        minimum=minimum,
-        one_by_one=is_one_by_one(jobs),
+        name=root_name, role="", children=children, minimum=minimum, one_by_one=is_one_by_one(jobs)
     )
     roots = (root,) if steps is None else with_steps(workload, (root,), parts)
     return WorkloadParts(roots=roots, notices=tuple(notices))
+
+
+def _children(
+    workload: WorkloadObject,
+    steps: list[list[ReplicatedJob]] | None,
+    parts: Mapping[str, Part | None],
+    policy: TreePolicy,
+) -> tuple[tuple[Part, ...], int]:
+    """Return the parts below the root of a JobSet, and how many of them are placed together."""
+    if steps is not None:
+        return tuple(step_parts(workload, steps, parts, policy)), BASIC
+    children = tuple(part for part in parts.values() if part is not None)
+    return children, len(children) if policy.gang == "all" else BASIC
 
 
 def _needs_root(name: str, only: Part, policy: TreePolicy, observed: Observed) -> bool:
@@ -134,18 +134,13 @@ def _needs_root(name: str, only: Part, policy: TreePolicy, observed: Observed) -
 
     It is where a tree was made with it before, or where the leaf has a topology of its own besides that of the root.
     """
-    was_made = any(
-        group.kind == "CompositePodGroup" and group.name == name for group in observed.existing
-    )
+    was_made = ("CompositePodGroup", name) in ((g.kind, g.name) for g in observed.existing)
     both = bool(policy.root.topology and policy.leaf.topology)
     return was_made or (both and isinstance(only, Leaf) and only.most > 1)
 
 
 def _part(
-    workload: WorkloadObject,
-    job: ReplicatedJob,
-    policy: TreePolicy,
-    finished: Mapping[str, int],
+    workload: WorkloadObject, job: ReplicatedJob, policy: TreePolicy, finished: Mapping[str, int]
 ) -> Part | None:
     """Return the part of a ReplicatedJob; None when all its Jobs are finished."""
     spec = job_spec(job)
@@ -157,7 +152,7 @@ def _part(
         first = pod_template(workload, job, 0)
         leaf = _leaf(group_name(workload, name), name, replicas * most, finished, first, gang=gang)
         if leaf is not None:
-            leaf = msgspec.structs.replace(leaf, job_pods=most)
+            leaf = replace(leaf, job_pods=most)
         if leaf is None or pod_template(workload, job, replicas - 1) == first:
             return leaf
         if replicas * most > PODS_MAX:
@@ -168,7 +163,7 @@ def _part(
             raise _too_many(workload, name, text)
         templates = (pod_template(workload, job, index) for index in range(replicas))
         of_pods = tuple(template for template in templates for _ in range(most))
-        return msgspec.structs.replace(leaf, leading=of_pods)
+        return replace(leaf, leading=of_pods)
     gang = all_at_once(spec) and not is_initializer(job)
     if replicas > CHILDREN_MAX:
         text = (
@@ -176,26 +171,20 @@ def _part(
             f"label {LEAF_LABEL}: {PER_REPLICATED_JOB} into its pod template to make all its pods one group"
         )
         raise _too_many(workload, name, text)
+    names = [group_name(workload, name, str(index)) for index in range(replicas)]
     leaves = [
-        _leaf(
-            group_name(workload, name, str(index)),
-            "",
-            most,
-            finished,
-            pod_template(workload, job, index),
-            gang=gang,
-        )
-        for index in range(replicas)
+        _leaf(leaf_name, "", most, finished, pod_template(workload, job, index), gang=gang)
+        for index, leaf_name in enumerate(names)
     ]
     left = tuple(
-        msgspec.structs.replace(leaf, job_pods=most, job_index=index)
+        replace(leaf, job_pods=most, job_index=index)
         for index, leaf in enumerate(leaves)
         if leaf is not None
     )
     if not left:
         return None
     if replicas == 1:
-        return msgspec.structs.replace(left[0], role=name)
+        return replace(left[0], role=name)
     return Composite(
         name=group_name(workload, name),
         role=name,
@@ -239,26 +228,21 @@ def _stamped(job: ReplicatedJob) -> str:
 
 def _notices(workload: WorkloadObject, jobs: Iterable[ReplicatedJob]) -> Iterable[Notice]:
     for job in jobs:
-        spec = job_spec(job)
+        spec, subject = job_spec(job), f"{workload}: ReplicatedJob {job['name']}"
         if number(job, "replicas", 1) > CHILDREN_MAX and number(spec, "parallelism", 1) > 1:
-            text = (
-                f"{workload}: ReplicatedJob {job['name']} has {job.get('replicas')} Jobs, more than "
-                f"{CHILDREN_MAX} groups: all its pods are one group"
-            )
-            yield Notice(reason="CoarserLeaves", message=text)
+            text = f"{job.get('replicas')} Jobs, more than {CHILDREN_MAX} groups: all its pods are one group"
+            yield Notice(reason="CoarserLeaves", message=f"{subject} has {text}")
         counts = spec.get("parallelism"), spec.get("completions")
         if counts[0] is not None and counts[1] is None and _is_indexed(spec):
             text = (
-                f"{workload}: ReplicatedJob {job['name']} has no completions: JobSet makes its Jobs Indexed, and Kubernetes "
-                f"refuses an Indexed Job without, so it has no pods; set completions: {counts[0]}, or completionMode: NonIndexed"
+                "has no completions: JobSet makes its Jobs Indexed, and Kubernetes refuses an Indexed Job without, so it has "
+                f"no pods; set completions: {counts[0]}, or completionMode: NonIndexed"
             )
-            yield Notice(reason="CompletionsMissing", message=text)
+            yield Notice(reason="CompletionsMissing", message=f"{subject} {text}")
         if not all_at_once(spec):
-            text = (
-                f"{workload}: ReplicatedJob {job['name']} runs {spec.get('completions')} pods, "
-                f"{number(spec, 'parallelism', 1)} at a time: they are placed one by one"
-            )
-            yield Notice(reason="NotAllAtOnce", message=text)
+            text = f"{number(spec, 'parallelism', 1)} at a time: they are placed one by one"
+            message = f"{subject} runs {spec.get('completions')} pods, {text}"
+            yield Notice(reason="NotAllAtOnce", message=message)
 
 
 def _is_indexed(spec: Mapping[str, Any]) -> bool:
@@ -285,6 +269,11 @@ def job_spec(job: ReplicatedJob) -> Mapping[str, Any]:
     return (job.get("template") or {}).get("spec") or {}
 
 
+def job_annotations(job: ReplicatedJob) -> Mapping[str, str]:
+    """Return the annotations of the Jobs of a ReplicatedJob."""
+    return ((job.get("template") or {}).get("metadata") or {}).get("annotations") or {}
+
+
 def pod_template(workload: WorkloadObject, job: ReplicatedJob, index: int) -> Mapping[str, Any]:
     """Return the pod template of one Job of a ReplicatedJob, with what JobSet adds for its placement.
 
@@ -292,11 +281,8 @@ def pod_template(workload: WorkloadObject, job: ReplicatedJob, index: int) -> Ma
     nodes that carry its name, and that have a taint against all other pods.
     """
     template: Mapping[str, Any] = job_spec(job).get("template") or {}
-    own = ((job.get("template") or {}).get("metadata") or {}).get("annotations") or {}
     of_set = workload.annotations if EXCLUSIVE in workload.annotations else {}
-    if not all(
-        annotation in own or annotation in of_set for annotation in (EXCLUSIVE, NODE_SELECTOR)
-    ):
+    if not {EXCLUSIVE, NODE_SELECTOR} <= {*job_annotations(job), *of_set}:
         return template
     spec = template.get("spec") or {}
     name = f"{workload.namespace}_{workload.name}-{job['name']}-{index}"
@@ -329,11 +315,8 @@ def steps_of(
         return None
     steps: dict[frozenset[tuple[str, str]], list[ReplicatedJob]] = {}
     for job in jobs:
-        after = job.get("dependsOn") or ()
-        key = frozenset(
-            (dependency.get("name", ""), dependency.get("status", "")) for dependency in after
-        )
-        steps.setdefault(key, []).append(job)
+        after = ((on.get("name", ""), on.get("status", "")) for on in job.get("dependsOn") or ())
+        steps.setdefault(frozenset(after), []).append(job)
     return list(steps.values())
 
 
@@ -376,7 +359,7 @@ def with_steps(
     jobs = {root.name: _jobs_of(root, job_of) for root in ordered}
     before = {name: _ended(own, conditions) for name, own in jobs.items()}
     return tuple(
-        msgspec.structs.replace(
+        replace(
             root,
             apart=tuple(
                 name
@@ -396,16 +379,13 @@ def _conditions(workload: WorkloadObject, names: Iterable[str]) -> Conditions:
     job_names = set(names)
     jobs = [job for job in replicated_jobs(workload) if job["name"] in job_names]
     if (workload.spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder":
-        before = [None, *(str(job["name"]) for job in jobs)]
-        return {
-            job["name"]: {} if last is None else {last: False}
-            for job, last in zip(jobs, before, strict=False)
-        }
+        before: list[dict[str, bool]] = [{}, *({str(job["name"]): False} for job in jobs)]
+        return {job["name"]: last for job, last in zip(jobs, before, strict=False)}
     return {
         job["name"]: {
-            dependency["name"]: dependency.get("status") == "Complete"
-            for dependency in job.get("dependsOn") or ()
-            if dependency.get("name") in job_names
+            on["name"]: on.get("status") == "Complete"
+            for on in job.get("dependsOn") or ()
+            if on.get("name") in job_names
         }
         for job in jobs
     }
@@ -421,7 +401,7 @@ def _with_steps(part: Part, job_of: Mapping[str, str], conditions: Conditions) -
         steps = tuple(_steps(below, conditions, {job: name for name, job in job_of.items()}))
     if not any(step.after for step in steps):
         steps = ()
-    return msgspec.structs.replace(part, children=children, steps=steps)
+    return replace(part, children=children, steps=steps)
 
 
 def _jobs_of(part: Part, job_of: Mapping[str, str]) -> frozenset[str]:
@@ -542,13 +522,13 @@ def _exclusive_topology(workload: WorkloadObject) -> Iterable[TreeRefusal]:
 
     The admission policy replaces the annotation of a JobSet where `_exclusive_level` has a level.
     """
-    places = [("metadata", workload.annotations)]
-    for index, job in enumerate(replicated_jobs(workload)):
-        annotations = ((job.get("template") or {}).get("metadata") or {}).get("annotations") or {}
-        places.append((f"spec.replicatedJobs[{index}].template.metadata", annotations))
-    for place, annotations in places:
-        key = annotations.get(EXCLUSIVE)
-        if key and NODE_SELECTOR not in annotations:
+    of_jobs = (
+        (f"spec.replicatedJobs[{index}].template.metadata", job_annotations(job))
+        for index, job in enumerate(replicated_jobs(workload))
+    )
+    for place, own in (("metadata", workload.annotations), *of_jobs):
+        key = own.get(EXCLUSIVE)
+        if key and NODE_SELECTOR not in own:
             field = f"{place}.annotations[{EXCLUSIVE}]"
             instead = f"{EXCLUSIVE_ANNOTATION}: leaf={key}"
             if several := _in_one_leaf(workload):
@@ -586,18 +566,11 @@ def _pod_labels(
     Without the name of the Job where a leaf has the pods of several, and without the index of the pod in it once some
     have ended.
     """
-    parts = [
-        labels.get(key) for key in (NAME_LABEL, f"{PREFIX}/replicatedjob-name", JOB_INDEX_LABEL)
-    ]
+    keys = (NAME_LABEL, f"{PREFIX}/replicatedjob-name", JOB_INDEX_LABEL)
+    parts = [labels.get(key) for key in keys]
     job = {JOB_NAME_LABEL: "-".join(map(str, parts))} if all(parts) else {}
-    spec = next(
-        (
-            job_spec(replicated_job)
-            for replicated_job in replicated_jobs(workload)
-            if replicated_job["name"] == parts[1]
-        ),
-        {},
-    )
+    specs = (job_spec(j) for j in replicated_jobs(workload) if j["name"] == parts[1])
+    spec = next(specs, {})
     at_once = pods_at_once(spec)
     index = {}
     if at_once and _is_indexed(spec) and leaf.pods == leaf.most:
@@ -621,15 +594,10 @@ def _native_parts(workload: WorkloadObject, policy: TreePolicy) -> tuple[Part, .
             parts[targets[0]["name"]] = _part_of_entry(workload, entry, targets, policy)
     for name, job in left.items():
         parts[name] = _native_leaf(name, name, [job], block)
-    if steps is None:
-        children = tuple(part for part in parts.values() if part is not None)
-        minimum = len(children) if policy.gang == "all" else BASIC
-    else:
-        children, minimum = tuple(step_parts(workload, steps, parts, policy)), BASIC
+    children, minimum = _children(workload, steps, parts, policy)
     if not children:
         return ()
-    name = group_name(workload)
-    return (Composite(name=name, role="", children=children, minimum=minimum),)
+    return (Composite(name=group_name(workload), role="", children=children, minimum=minimum),)
 
 
 def _part_of_entry(
@@ -657,12 +625,8 @@ def _native_leaf(
     template: str, role: str, jobs: list[ReplicatedJob], settings: Mapping[str, Any]
 ) -> Leaf:
     """Return the leaf of a group; its own minimum and topology are its controller's."""
-    specs = [job_spec(job) for job in jobs]
-    templates = [spec.get("template") or {} for spec in specs]
-    pods = sum(
-        number(job, "replicas", 1) * pods_at_once(spec)
-        for job, spec in zip(jobs, specs, strict=True)
-    )
+    templates = [job_spec(job).get("template") or {} for job in jobs]
+    pods = sum(number(job, "replicas", 1) * pods_at_once(job_spec(job)) for job in jobs)
     return Leaf(
         name=template,
         role=role,

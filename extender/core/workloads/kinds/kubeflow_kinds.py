@@ -15,14 +15,13 @@ import msgspec
 
 from extender.core.model.message_formatting import did_you_mean
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
-from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, PartStep
-from extender.core.workloads.tree_policy import TreePolicy, TreeRefusal, refusal_of
+from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, PartStep
+from extender.core.workloads.tree_policy import TreeRefusal, refusal_of
 from extender.core.workloads.workload_kind import (
     TEMPLATE_FIELDS,
     Count,
     Notice,
     PodCount,
-    PodLabels,
     WorkloadKind,
     WorkloadParts,
     fields_type,
@@ -78,15 +77,41 @@ class _Framework(msgspec.Struct, frozen=True, kw_only=True):
         types = workload.spec.get(self.field) or {}
         return {role: types[role] for role in self.roles if types.get(role) is not None}
 
+    def pod_labels(
+        self, _workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+    ) -> Mapping[str, str]:
+        """Return the labels of a pod, with those that name the operator, the replica type and the number.
+
+        Source:
+            `createNewPod` of training-operator, `newWorker` and `newLauncherPodTemplate` of mpi-operator.
+        """
+        own = {**labels, OPERATOR_LABEL: self.operator, self.role_label: leaf.role}
+        return own if leaf.role == "launcher" else {**own, REPLICA_INDEX_LABEL: str(number_)}
+
+    def pod_name(self, workload: WorkloadObject, labels: Mapping[str, str]) -> str:
+        """Return the name of a pod; empty for a launcher, which is the pod of a Job.
+
+        Source:
+            `GenGeneralName` of training-operator, `workerName` of mpi-operator.
+        """
+        index = labels.get(REPLICA_INDEX_LABEL)
+        role = labels.get(self.role_label, "")
+        return f"{workload.name}-{role}-{index}" if index is not None else ""
+
+    def kept_out(self, workload: WorkloadObject) -> str:
+        """Return why the pods of a workload are scheduled by something else, or an empty string."""
+        for role, replicas in self.replicas(workload).items():
+            if reason := template_kept_out(replicas.get("template") or {}):
+                return f"{role}: {reason}"
+        return managed_by_other(workload, self.manager, MANAGER_PATH)
+
 
 def _leaves(framework: _Framework, workload: WorkloadObject) -> Iterator[Leaf]:
     statuses = workload.status.get("replicaStatuses") or {}
     for role, replicas in framework.replicas(workload).items():
-        default = framework.worker_default if role == "Worker" else 1
-        count = number(replicas, "replicas", default)
-        elastic: Mapping[str, Any] = {}
-        if framework.elastic and role == "Worker":
-            elastic = workload.spec.get("elasticPolicy") or {}
+        count = number(replicas, "replicas", framework.worker_default if role == "Worker" else 1)
+        is_elastic = framework.elastic and role == "Worker"
+        elastic = (workload.spec.get("elasticPolicy") or {}) if is_elastic else {}
         low = min(count, number(elastic, "minReplicas", count))
         most = max(count, number(elastic, "maxReplicas", count))
         if most == 0:
@@ -194,43 +219,6 @@ def _container_refusals(framework: _Framework, workload: WorkloadObject) -> Iter
             yield refusal_of(workload, "InvalidField", field, text)
 
 
-def _kept_out(framework: _Framework, workload: WorkloadObject) -> str:
-    for role, replicas in framework.replicas(workload).items():
-        if reason := template_kept_out(replicas.get("template") or {}):
-            return f"{role}: {reason}"
-    return managed_by_other(workload, framework.manager, MANAGER_PATH)
-
-
-def _pod_labels(framework: _Framework) -> PodLabels:
-    """Return the labels of pods, with those that name the operator, the replica type and the number.
-
-    Source:
-        `createNewPod` of training-operator, `newWorker` and `newLauncherPodTemplate` of mpi-operator.
-    """
-
-    def labels_of(
-        workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
-    ) -> Mapping[str, str]:
-        del workload
-        own = {**labels, OPERATOR_LABEL: framework.operator, framework.role_label: leaf.role}
-        if leaf.role != "launcher":
-            own[REPLICA_INDEX_LABEL] = str(number_)
-        return own
-
-    return labels_of
-
-
-def _pod_name(framework: _Framework, workload: WorkloadObject, labels: Mapping[str, str]) -> str:
-    """Return the name of a pod; empty for a launcher, which is the pod of a Job.
-
-    Source:
-        `GenGeneralName` of training-operator, `workerName` of mpi-operator.
-    """
-    index = labels.get(REPLICA_INDEX_LABEL)
-    role = labels.get(framework.role_label, "")
-    return f"{workload.name}-{role}-{index}" if index is not None else ""
-
-
 def _kind(framework: _Framework) -> WorkloadKind:
     replica = {
         "replicas": PodCount,
@@ -246,11 +234,6 @@ def _kind(framework: _Framework) -> WorkloadKind:
     if framework.kind == "MPIJob":
         fields["launcherCreationPolicy"] = Literal["AtStartup", "WaitForWorkersReady"]
         fields["slotsPerWorker"] = Count
-
-    def parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-        del policy, observed
-        return _parts(framework, workload)
-
     return WorkloadKind(
         kind=framework.kind,
         group="kubeflow.org",
@@ -265,16 +248,16 @@ def _kind(framework: _Framework) -> WorkloadKind:
             ),
         ),
         name_label=NAME_LABEL,
-        pod_labels=_pod_labels(framework),
-        pod_name=lambda workload, labels: _pod_name(framework, workload, labels),
+        pod_labels=framework.pod_labels,
+        pod_name=framework.pod_name,
         template_paths=tuple(f"spec.{framework.field}.{role}.template" for role in framework.roles),
         manager=framework.manager,
         manager_path=MANAGER_PATH,
-        parts=parts,
+        parts=lambda workload, _, __: _parts(framework, workload),
         finished=lambda workload: has_condition(workload, "Succeeded", "Failed"),
         suspended=lambda workload: bool((workload.spec.get("runPolicy") or {}).get("suspend")),
         refusals=lambda workload: _refusals(framework, workload),
-        kept_out=lambda workload: _kept_out(framework, workload),
+        kept_out=framework.kept_out,
     )
 
 

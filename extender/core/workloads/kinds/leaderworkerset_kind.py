@@ -259,14 +259,7 @@ def replica_part(
             template=of_workers,
             leading=templates.of_pods() or (of_leader,),
         )
-    leader = Leaf(
-        name=name_of("-leader"),
-        role="leader",
-        pods=1,
-        most=1,
-        minimum=1,
-        template=of_leader,
-    )
+    (leader,) = _workers(name_of("-leader"), 1, of_leader, role="leader")
     if held == ROLE:
         workers = _workers(name_of("-worker"), size - 1, of_workers, role="worker")
         return _over(name_of(""), "", (leader, *workers), gang=gang)
@@ -319,45 +312,29 @@ class _Templates:
             return template
         key = f"{self._replica}-{index}"  # the webhook writes a hash, of which only the identity counts
         metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
-        affinity = spec.get("affinity") or {}
-        same: dict[str, Any] = {"key": SUBGROUP_KEY, "operator": "In", "values": [key]}
-        other: list[dict[str, Any]] = [
-            {"key": SUBGROUP_KEY, "operator": "Exists"},
-            {"key": SUBGROUP_KEY, "operator": "NotIn", "values": [key]},
-        ]
+        affinity = {**(spec.get("affinity") or {})}
+        any_: dict[str, Any] = {"key": SUBGROUP_KEY, "operator": "Exists"}
+        expressions = {
+            "podAffinity": [any_ | {"operator": "In", "values": [key]}],
+            "podAntiAffinity": [any_, any_ | {"operator": "NotIn", "values": [key]}],
+        }
+        required = "requiredDuringSchedulingIgnoredDuringExecution"
+        for field, selected in expressions.items():
+            before = affinity.get(field) or {}
+            term = {"topologyKey": self._topology, "labelSelector": {"matchExpressions": selected}}
+            affinity[field] = {**before, required: [*(before.get(required) or ()), term]}
+        labels = {**(metadata.get("labels") or {}), SUBGROUP_KEY: key}
         return {
             **template,
-            "metadata": {
-                **metadata,
-                "labels": {**(metadata.get("labels") or {}), SUBGROUP_KEY: key},
-            },
-            "spec": {
-                **spec,
-                "affinity": {
-                    **affinity,
-                    "podAffinity": self._with_term(affinity.get("podAffinity"), [same]),
-                    "podAntiAffinity": self._with_term(affinity.get("podAntiAffinity"), other),
-                },
-            },
+            "metadata": {**metadata, "labels": labels},
+            "spec": {**spec, "affinity": affinity},
         }
-
-    def _with_term(
-        self, affinity: Mapping[str, Any] | None, expressions: list[dict[str, Any]]
-    ) -> dict[str, Any]:
-        field = "requiredDuringSchedulingIgnoredDuringExecution"
-        before = affinity or {}
-        term = {
-            "topologyKey": self._topology,
-            "labelSelector": {"matchExpressions": expressions},
-        }
-        return {**before, field: [*(before.get(field) or ()), term]}
 
 
 def pod_labels(
-    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+    _workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
 ) -> Mapping[str, str]:
     """Return the labels of a pod with its place in its replica, which a worker of a subgroup has no label for here."""
-    del workload
     index = labels.get(GROUP_INDEX) or labels.get(POD_INDEX, "")
     own = {key: text for key, text in labels.items() if key not in (WORKER_INDEX, POD_INDEX)}
     own[GROUP_INDEX] = index
@@ -369,12 +346,14 @@ def pod_labels(
 
 
 def _leader_first(spec: Mapping[str, Any]) -> bool:
-    """Return whether the workers are made when the leader is ready."""
     return spec.get("startupPolicy") == "LeaderReady"
 
 
 def _over(name: str, role: str, children: tuple[Part, ...], *, gang: bool) -> Composite:
     """Return a composite; of parts that are no gang the first one is the leader, which the others wait for."""
+    if gang or len(children) == 1:
+        minimum = len(children) if gang else BASIC
+        return Composite(name=name, role=role, children=children, minimum=minimum)
     names = tuple(child.name for child in children)
     steps = tuple(
         PartStep(
@@ -385,48 +364,35 @@ def _over(name: str, role: str, children: tuple[Part, ...], *, gang: bool) -> Co
         )
         for number_, child in enumerate(children)
     )
-    minimum = len(children) if gang else BASIC
-    one_after_the_other = not gang and len(children) > 1
-    return Composite(
-        name=name,
-        role=role,
-        children=children,
-        minimum=minimum,
-        steps=steps if one_after_the_other else (),
-    )
+    return Composite(name=name, role=role, children=children, minimum=BASIC, steps=steps)
 
 
 def _workers(name: str, pods: int, template: Mapping[str, Any], *, role: str) -> tuple[Leaf, ...]:
-    """Return the leaf of some workers, or nothing where there are none."""
+    """Return the leaf of some workers, or of the leader; nothing where there are none."""
     if pods <= 0:
         return ()
     return (Leaf(name=name, role=role, pods=pods, most=pods, minimum=pods, template=template),)
 
 
 def _with_leader(
-    name_of: Callable[[str], str],
-    sizes: Mapping[int, int],
-    templates: _Templates,
-    *,
-    gang: bool,
+    name_of: Callable[[str], str], sizes: Mapping[int, int], templates: _Templates, *, gang: bool
 ) -> Composite:
     """Return the subgroups of a replica, the leader in the first one."""
-    leaves = []
-    for index, workers in {0: 0, **sizes}.items():
-        pods = workers + (index == 0)
-        leaves.append(
-            Leaf(
-                name=name_of(f"-s{index}"),
-                role="",
-                pods=pods,
-                most=pods,
-                minimum=pods if gang else BASIC,
-                template=templates.in_subgroup(index),
-                leading=(templates.of_leader,) if index == 0 else (),
-            )
+    pods = {0: 1} | {index: workers + (index == 0) for index, workers in sizes.items()}
+    leaves = tuple(
+        Leaf(
+            name=name_of(f"-s{index}"),
+            role="",
+            pods=count,
+            most=count,
+            minimum=count if gang else BASIC,
+            template=templates.in_subgroup(index),
+            leading=(templates.of_leader,) if index == 0 else (),
         )
+        for index, count in pods.items()
+    )
     minimum = len(leaves) if gang else BASIC
-    return Composite(name=name_of(""), role="replica", children=tuple(leaves), minimum=minimum)
+    return Composite(name=name_of(""), role="replica", children=leaves, minimum=minimum)
 
 
 def _subgroups(
@@ -458,10 +424,7 @@ def _subgroups(
 
 
 def replica_refusals(
-    workload: WorkloadObject,
-    place: str,
-    annotations: Mapping[str, str],
-    spec: Mapping[str, Any],
+    workload: WorkloadObject, place: str, annotations: Mapping[str, str], spec: Mapping[str, Any]
 ) -> Iterable[TreeRefusal]:
     """Yield the refusals of a LeaderWorkerSetSpec.
 
@@ -539,11 +502,8 @@ def starts_leader_first(workload: WorkloadObject, suffix: str) -> str:
 _TAIL = re.compile(TAIL)
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del policy
-
-    def replica_of(name: str, labels: Mapping[str, str]) -> Replica | None:
-        del labels
+def _parts(workload: WorkloadObject, _policy: TreePolicy, observed: Observed) -> WorkloadParts:
+    def replica_of(name: str, _labels: Mapping[str, str]) -> Replica | None:
         return split_replica(_TAIL, workload.name, name)
 
     replicas = observed_replicas(observed, replica_of, lambda _: _replicas(workload))

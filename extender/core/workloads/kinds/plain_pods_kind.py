@@ -153,8 +153,7 @@ def policy_labels(
     return {TREE_LABEL: profile, **own, GROUP_LABEL: joined_name(own[NAME_LABEL], "")}
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del policy, observed
+def _parts(workload: WorkloadObject, _policy: TreePolicy, _observed: Observed) -> WorkloadParts:
     for refusal in _refusals(workload):
         raise InvalidPolicy(refusal)
     total = int(workload.spec["totals"][0])

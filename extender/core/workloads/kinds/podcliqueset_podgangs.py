@@ -6,7 +6,7 @@ group, and those of the first `minAvailable` replicas of each scaling group. A f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Required
 
 import msgspec
@@ -23,7 +23,7 @@ from extender.core.workloads.workload_kind import (
     fields_type,
     number,
 )
-from extender.core.workloads.workload_object import WorkloadObject
+from extender.core.workloads.workload_object import WorkloadObject, controller_reference
 
 GROUP = "grove.io"
 TOPOLOGY = "grove-topology"  # the only one that an operator before `topologyName` reads
@@ -43,10 +43,8 @@ class PlannedPodGang(msgspec.Struct, frozen=True, kw_only=True):
     templates: Mapping[str, Mapping[str, Any]]
 
 
-def podgangs_of(
-    owner: WorkloadObject, topologies: Mapping[str, Mapping[str, str]]
-) -> tuple[PlannedPodGang, ...]:
-    """Return the PodGangs, all base ones first.
+class PodGangs:
+    """The PodGangs of a PodCliqueSet.
 
     Args:
         topologies: Of each topology of Grove, by its name, the keys of node labels by their domains.
@@ -55,10 +53,7 @@ def podgangs_of(
         BadInput: A scaling group names a clique that does not exist, a topology constraint cannot be kept, or a number
             is one that the webhook of Grove refuses, or too large.
     """
-    return _PodGangs(owner, topologies).gangs()
 
-
-class _PodGangs:
     def __init__(self, owner: WorkloadObject, topologies: Mapping[str, Mapping[str, str]]) -> None:
         self._owner = owner
         self._topologies = topologies
@@ -69,24 +64,25 @@ class _PodGangs:
         self._scaling: tuple[_Item, ...] = tuple(self._template.get("podCliqueScalingGroups") or ())
         self._grouped: set[str] = set()
         for at, scaling_group in enumerate(self._scaling):
-            for name in scaling_group.get("cliqueNames") or ():
-                if name not in self._cliques:
-                    text = f"there is no clique {name!r}; there are {', '.join(self._cliques)}"
-                    place = f"spec.template.podCliqueScalingGroups[{at}].cliqueNames"
-                    raise BadInput(f"{place}: {text}")
-                self._grouped.add(name)
+            names = scaling_group.get("cliqueNames") or ()
+            self._check_names(names, f"podCliqueScalingGroups[{at}].cliqueNames")
+            self._grouped.update(names)
         self._check_numbers()
         self._packs = {id(part): self._pack(part, *where) for part, *where in self._constrained()}
 
+    def _check_names(self, names: Iterable[str], field: str) -> None:
+        for name in names:
+            if name not in self._cliques:
+                text = f"there is no clique {name!r}; there are {', '.join(self._cliques)}"
+                raise BadInput(f"spec.template.{field}: {text}")
+
     def _check_numbers(self) -> None:
         """Raise BadInput if there are too many pods, or a part asks for more than it has."""
-        pods = {
-            name: number(clique.get("spec") or {}, "replicas", 0) or 1
-            for name, clique in self._cliques.items()
-        }
+        specs = {name: clique.get("spec") or {} for name, clique in self._cliques.items()}
+        pods = {name: number(spec, "replicas", 0) or 1 for name, spec in specs.items()}
         parts = [
-            (f"cliques[{at}].spec", clique.get("spec") or {}, pods[name], pods[name])
-            for at, (name, clique) in enumerate(self._cliques.items())
+            (f"cliques[{at}].spec", spec, pods[name], pods[name])
+            for at, (name, spec) in enumerate(specs.items())
         ]
         parts += [
             (f"podCliqueScalingGroups[{at}]", group, number(group, "replicas", 1), 1)
@@ -97,10 +93,8 @@ class _PodGangs:
                 text = f"is {needed}, more than replicas, which is {replicas}"
                 raise BadInput(f"spec.template.{place}.minAvailable: {text}")
         for at, clique in enumerate(self._cliques.values()):
-            for name in (clique.get("spec") or {}).get("startsAfter") or ():
-                if name not in self._cliques:
-                    text = f"there is no clique {name!r}; there are {', '.join(self._cliques)}"
-                    raise BadInput(f"spec.template.cliques[{at}].spec.startsAfter: {text}")
+            after = (clique.get("spec") or {}).get("startsAfter") or ()
+            self._check_names(after, f"cliques[{at}].spec.startsAfter")
         grouped = (
             number(group, "replicas", 1)
             * sum(pods[name] for name in group.get("cliqueNames") or ())
@@ -112,12 +106,10 @@ class _PodGangs:
             raise BadInput(f"spec: asks for {total} pods at once, at most {PODS_MAX} are planned")
 
     def gangs(self) -> tuple[PlannedPodGang, ...]:
+        """Return the PodGangs, all base ones first."""
         replicas = range(number(self._owner.spec, "replicas", 0))
-        bases = [self._base(f"{self._owner.name}-{index}") for index in replicas]
-        scaled = (
-            gang for index in replicas for gang in self._scaled(f"{self._owner.name}-{index}")
-        )
-        return (*bases, *scaled)
+        names = [f"{self._owner.name}-{index}" for index in replicas]
+        return (*map(self._base, names), *(gang for name in names for gang in self._scaled(name)))
 
     def _base(self, name: str) -> PlannedPodGang:
         cliques = {
@@ -127,10 +119,8 @@ class _PodGangs:
         for scaling_group in self._scaling:
             for replica in range(number(scaling_group, "minAvailable", 1)):
                 prefix = f"{name}-{scaling_group['name']}-{replica}"
-                members = {
-                    f"{prefix}-{clique}": clique
-                    for clique in scaling_group.get("cliqueNames") or ()
-                }
+                names = scaling_group.get("cliqueNames") or ()
+                members = {f"{prefix}-{clique}": clique for clique in names}
                 cliques |= members
                 if constraint := self._packed(scaling_group):
                     configs.append({"name": prefix, "podGroupNames": [*members], **constraint})
@@ -153,22 +143,12 @@ class _PodGangs:
     ) -> PlannedPodGang:
         """Return a PodGang; `cliques`: the names of the cliques in the PodCliqueSet, by the names of its pod groups."""
         owner = self._owner
-        reference = {
-            "apiVersion": owner.api_version,
-            "kind": owner.kind,
-            "name": owner.name,
-            "uid": owner.uid,
-            "controller": True,
-            "blockOwnerDeletion": True,
-        }
         metadata: dict[str, Any] = {
             "name": name,
             "namespace": owner.namespace,
-            "ownerReferences": [reference],
+            "ownerReferences": [controller_reference(owner)],
         }
-        pods = [
-            self._cliques[clique].get("spec", {}).get("podSpec", {}) for clique in self._cliques
-        ]
+        pods = [each.get("spec", {}).get("podSpec", {}) for each in self._cliques.values()]
         if scheduler := next(filter(None, (pod.get("schedulerName") for pod in pods)), None):
             metadata["labels"] = {SCHEDULER_LABEL: scheduler}
         priority = self._template.get("priorityClassName")

@@ -13,11 +13,13 @@ from extender.core.model.scheduling_constraints import SchedulingConstraints
 from extender.core.workloads.name_rules import LabelCondition, LabelValue, NameRule, joined_name
 from extender.core.workloads.tree_parts import BASIC, Composite, Leaf, Observed, Part
 from extender.core.workloads.tree_policy import (
+    ZONE,
     InvalidPolicy,
     TreePolicy,
     TreeRefusal,
     from_level,
     is_label_key,
+    not_a_key,
     refusal_of,
 )
 from extender.core.workloads.workload_kind import (
@@ -25,6 +27,7 @@ from extender.core.workloads.workload_kind import (
     ObjectKind,
     WorkloadKind,
     WorkloadParts,
+    listed,
     number,
     only_whole,
 )
@@ -95,14 +98,10 @@ def _check_shape(workload: WorkloadObject, leaves: Iterable[Leaf], observed: Obs
     then = {group.name for group in observed.existing if group.kind == "PodGroup"}
     if then and then != now:
         text = (
-            f"they are {_listed(now)}, but the tree was made for {_listed(then)}; it stays "
+            f"they are {listed(now)}, but the tree was made for {listed(then)}; it stays "
             "as it is until the PodGang and its pods are made anew"
         )
         raise InvalidPolicy(refusal_of(workload, "ShapeChanged", "spec.podgroups", text))
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
 
 
 def _pack(item: Item, field: str) -> str:
@@ -120,7 +119,6 @@ def _constraints(item: Item, policy: TreePolicy) -> SchedulingConstraints:
 
 
 def _constrained(workload: WorkloadObject) -> Iterable[tuple[str, Item]]:
-    """Yield each place that may have a topology constraint."""
     yield "spec", workload.spec
     for field in ("podgroups", "topologyConstraintGroupConfigs"):
         for index, item in enumerate(_items(workload, field)):
@@ -143,10 +141,7 @@ def _refusals(workload: WorkloadObject) -> Iterable[TreeRefusal]:
         required = _pack(item, "required")
         if required and not is_label_key(required):
             field = f"{place}.topologyConstraint.packConstraint.required"
-            text = (
-                f"{required!r} is not the key of a node label, such as topology.kubernetes.io/zone"
-            )
-            yield refusal_of(workload, "InvalidTopology", field, text)
+            yield refusal_of(workload, "InvalidTopology", field, not_a_key(required, ZONE))
     yield from only_whole(workload)
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Required
 
-import msgspec
+from msgspec.structs import replace
 
 from extender.core.model.errors import BadInput
 from extender.core.workloads.name_rules import LabelValue, NameRule, joined_name, split_name
@@ -25,6 +25,7 @@ from extender.core.workloads.workload_kind import (
     WorkloadKind,
     WorkloadParts,
     fields_type,
+    held_workload,
     is_suspended,
     managed_by_other,
     number,
@@ -54,6 +55,7 @@ _SUBMITTER: Mapping[str, Any] = {
         "limits": {"cpu": "1", "memory": "1Gi"},
     },
 }
+_SUBMITTED = "the pod that submits the job is made when the RayCluster is ready, and is not planned"
 _ENDED = ("Complete", "Failed")  # jobDeploymentStatus of a RayJob
 _WAITS_FOR_HEAD: Mapping[str, Any] = {
     "name": "wait-gcs-ready",
@@ -63,17 +65,14 @@ _WAITS_FOR_HEAD: Mapping[str, Any] = {
 WorkerGroup = Mapping[str, Any]
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del policy
+def _parts(workload: WorkloadObject, _policy: TreePolicy, observed: Observed) -> WorkloadParts:
     head = _head_template(workload)
     children: list[Part] = [_leaf(_name(workload, HEAD), "head", head, 1, 1, 1)]
     matches = (split_name(_REPLICA, workload.name, use.name) for use in observed.uses if use.pods)
     # what follows the name of the cluster in the leaves that have pods
     used = frozenset(match["replica"] for match in matches if match is not None)
-    for group in _worker_groups(workload):
-        part = _worker_part(workload, group, used)
-        if part is not None:
-            children.append(part)
+    parts = (_worker_part(workload, group, used) for group in _worker_groups(workload))
+    children += [part for part in parts if part is not None]
     gangs = tuple(part.name for part in children if part.minimum != BASIC)
     root = Composite(
         name=joined_name(workload.name, "-ray"),
@@ -131,7 +130,7 @@ def _worker_part(workload: WorkloadObject, group: WorkerGroup, used: frozenset[s
     if hosts == 1 or name in used:
         full = _name(workload, name)
         leaf = _leaf(full, name, template, now * hosts, most * hosts, low * hosts)
-        return msgspec.structs.replace(leaf, one_by_one=True)
+        return replace(leaf, one_by_one=True)
     replicas = tuple(
         _leaf(_name(workload, replica), "", template, hosts, hosts, hosts)
         for replica in sorted(used)
@@ -148,7 +147,6 @@ def _worker_part(workload: WorkloadObject, group: WorkerGroup, used: frozenset[s
 
 
 def _group_of(replica: str) -> str:
-    """Return the group of a replica `<group>-xxxxx`."""
     return replica.rpartition("-")[0]
 
 
@@ -198,10 +196,8 @@ def _of_rayjob(rayjob: Mapping[str, Any], place: str = "spec") -> HeldWorkload:
     """
     spec, metadata = required(rayjob, "spec"), rayjob.get("metadata") or {}
     if spec.get("clusterSelector"):
-        note = (
-            "spec.clusterSelector: it runs on a RayCluster that exists, so it has no pods to plan"
-        )
-        return HeldWorkload(spec=None, note=note)
+        text = "it runs on a RayCluster that exists, so it has no pods to plan"
+        return HeldWorkload(spec=None, note=f"spec.clusterSelector: {text}")
     if (rayjob.get("status") or {}).get("jobDeploymentStatus") in _ENDED:
         return HeldWorkload(spec=None, note="is finished: it needs no pods any more")
     cluster = dict(required(rayjob, "spec", "rayClusterSpec"))
@@ -217,19 +213,12 @@ def _of_rayjob(rayjob: Mapping[str, Any], place: str = "spec") -> HeldWorkload:
         cluster["headGroupSpec"] = {**head, "template": template}
     elif mode == "K8sJobMode":
         # the pod of the submitting Job is no member
-        note = (
-            "the pod that submits the job is made when the RayCluster is ready, and is not planned"
-        )
+        note = _SUBMITTED
         if _restarts(spec.get("submitterPodTemplate"), f"{place}.submitterPodTemplate") is None:
             field = f"{place}.submitterPodTemplate.spec.restartPolicy"
             note = f"{field}: is missing, and Kubernetes refuses such a Job; set Never or OnFailure; {note}"
-    return HeldWorkload(
-        spec=cluster,
-        labels=metadata.get("labels") or {},
-        annotations=metadata.get("annotations") or {},
-        metadata_at="metadata" if place == "spec" else "",
-        note=note,
-    )
+    metadata_at = "metadata" if place == "spec" else ""
+    return held_workload(cluster, metadata, metadata_at=metadata_at, note=note)
 
 
 def _restarts(template: object, path: str) -> str | None:
@@ -269,23 +258,18 @@ def _of_raycronjob(raycronjob: Mapping[str, Any]) -> HeldWorkload:
 
 def _of_rayservice(rayservice: Mapping[str, Any]) -> HeldWorkload:
     """Return the RayCluster that a RayService makes (`constructRayClusterForRayService`)."""
-    metadata = rayservice.get("metadata") or {}
-    return HeldWorkload(
-        spec=required(rayservice, "spec", "rayClusterConfig"),
-        labels=metadata.get("labels") or {},
-        annotations=metadata.get("annotations") or {},
-    )
+    spec = required(rayservice, "spec", "rayClusterConfig")
+    return held_workload(spec, rayservice.get("metadata") or {})
 
 
 def _pod_labels(
-    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+    _workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, _number: int
 ) -> Mapping[str, str]:
     """Return the labels of a pod with those that name its cluster, its group and its part in it.
 
     Source:
         `labelPod` in ray-operator/controllers/ray/common/pod.go.
     """
-    del workload, number_
     replica = labels.get(REPLICA_LABEL, "")
     group = labels.get(GROUP_LABEL) or (replica if leaf.role else _group_of(replica))
     node_type = "head" if group == HEAD else "worker"

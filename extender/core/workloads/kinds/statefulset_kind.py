@@ -32,8 +32,7 @@ LEADER_WORKER_SET_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 _TAIL: Final = "-sts"
 
 
-def _parts(workload: WorkloadObject, policy: TreePolicy, observed: Observed) -> WorkloadParts:
-    del policy, observed
+def _parts(workload: WorkloadObject, _policy: TreePolicy, _observed: Observed) -> WorkloadParts:
     spec = workload.spec
     pods = number(spec, "replicas", 1)
     at_once = spec.get("podManagementPolicy") == "Parallel" or pods == 1
@@ -63,16 +62,10 @@ def _refusals(workload: WorkloadObject) -> Iterator[TreeRefusal]:
 
 
 def _pod_labels(
-    workload: WorkloadObject, labels: Mapping[str, str], leaf: Leaf, number_: int
+    workload: WorkloadObject, labels: Mapping[str, str], _leaf: Leaf, number_: int
 ) -> Mapping[str, str]:
-    """Return the labels of a pod with its name and its ordinal."""
-    del leaf
     ordinal = number(workload.spec.get("ordinals") or {}, "start", 0) + number_
-    return {
-        **labels,
-        POD_NAME_LABEL: f"{workload.name}-{ordinal}",
-        POD_INDEX: str(ordinal),
-    }
+    return {**labels, POD_NAME_LABEL: f"{workload.name}-{ordinal}", POD_INDEX: str(ordinal)}
 
 
 STATEFULSET: Final = WorkloadKind(

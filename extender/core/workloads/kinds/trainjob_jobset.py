@@ -15,7 +15,12 @@ import msgspec
 from extender.core.model.errors import BadInput
 from extender.core.workloads.kinds.jobset_kind import INITIALIZERS, STEP_LABEL
 from extender.core.workloads.workload_kind import number, template_label
-from extender.core.workloads.workload_object import PATCH_MANAGER, TREE_LABEL, WorkloadObject
+from extender.core.workloads.workload_object import (
+    PATCH_MANAGER,
+    TREE_LABEL,
+    WorkloadObject,
+    controller_reference,
+)
 
 GROUP = "trainer.kubeflow.org"
 RUNTIME_KINDS = ("ClusterTrainingRuntime", "TrainingRuntime")  # the first one is the default
@@ -44,7 +49,7 @@ _PATCH: _Fields = {
         "template": {
             "metadata": None,
             "spec": {"replicatedJobs": {"name": None, "template": _TEMPLATE}},
-        },
+        }
     },
 }
 _MERGE_KEYS = {  # lists that a strategic merge patch merges by a field of the items; it replaces others
@@ -121,18 +126,8 @@ def jobset_of(trainjob: WorkloadObject, runtime: Mapping[str, Any]) -> dict[str,
     for job, count in zip(jobs, counts, strict=True):
         _finish(trainjob, runtime, job, count)
         if coscheduled:
-            pod = job["template"]["spec"]["template"]
-            pod["metadata"] = _merged(
-                pod.get("metadata") or {}, {"labels": {COSCHEDULING_LABEL: trainjob.name}}
-            )
-    owner = {
-        "apiVersion": trainjob.api_version,
-        "kind": trainjob.kind,
-        "name": trainjob.name,
-        "uid": trainjob.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+            pod, labels = job["template"]["spec"]["template"], {COSCHEDULING_LABEL: trainjob.name}
+            pod["metadata"] = _merged(pod.get("metadata") or {}, {"labels": labels})
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -141,7 +136,7 @@ def jobset_of(trainjob: WorkloadObject, runtime: Mapping[str, Any]) -> dict[str,
             "namespace": trainjob.namespace,
             "labels": metadata.get("labels") or {},
             "annotations": metadata.get("annotations") or {},
-            "ownerReferences": [owner],
+            "ownerReferences": [controller_reference(trainjob)],
         },
         "spec": {**spec, "suspend": bool(trainjob.spec.get("suspend"))},
     }
@@ -159,7 +154,6 @@ def _label_patches(trainjob: WorkloadObject) -> Iterable[Mapping[str, Any]]:
 def _counts(
     trainjob: WorkloadObject, runtime: Mapping[str, Any], jobs: Iterable[Mapping[str, Any]]
 ) -> list[int]:
-    """Return how many pods each ReplicatedJob has."""
     policy, nodes = runtime.get("mlPolicy"), (trainjob.spec.get("trainer") or {}).get("numNodes")
     mpi = (policy or {}).get("mpi")
     counts, of_nodes = [], None
@@ -180,7 +174,6 @@ def _counts(
 def _finish(
     trainjob: WorkloadObject, runtime: Mapping[str, Any], job: dict[str, Any], count: int
 ) -> None:
-    """Set what Trainer sets in a ReplicatedJob."""
     step = _step(job)
     spec = job.setdefault("template", {}).setdefault("spec", {})
     spec |= {"parallelism": count, "completions": count}
@@ -211,7 +204,6 @@ def _containers(job: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
 
 
 def _merged(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object with a strategic merge patch."""
     merged = dict(base)
     for field, value in patch.items():
         old = merged.get(field)
@@ -256,14 +248,12 @@ def _check_patches(trainjob: WorkloadObject, runtime: Mapping[str, Any]) -> None
                 text = f"the runtime has no ReplicatedJob {name!r}; it has {job_names}"
                 raise BadInput(f"{place}.trainingRuntimeSpec.template.spec.replicatedJobs: {text}")
             for field in ("initContainers", "containers"):
-                container_names = [
-                    container.get("name") for container in _containers(jobs[name], field)
-                ]
+                names = [container.get("name") for container in _containers(jobs[name], field)]
                 for container in _containers(job, field):
-                    if container.get("name") not in container_names:
+                    if container.get("name") not in names:
                         text = (
                             f"ReplicatedJob {name} of the runtime has no container "
-                            f"{container.get('name')!r} in {field}; it has {', '.join(map(str, container_names)) or 'none'}"
+                            f"{container.get('name')!r} in {field}; it has {', '.join(map(str, names)) or 'none'}"
                         )
                         raise BadInput(f"{place}.trainingRuntimeSpec.template.spec: {text}")
 
