@@ -41,7 +41,7 @@ from extender.core.planner.preempt.post_eviction_view import (
     PostEvictionView,
 )
 from extender.core.planner.preempt.victim_search import BUDGETS, NoPreemption, preempt
-from extender.core.planner.solve.cp_sat_placement import ROWS_PER_STEP, STEPS_PER_UNIT, steps_of
+from extender.core.planner.solve.cp_sat_placement import ROWS_PER_STEP, new_solver, steps_of
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -490,10 +490,7 @@ class _Movers:
         self.model.minimize(self.objective(asked))
         steps, least = len(self.model.proto.variables) // ROWS_PER_STEP, 0
         for _ in range(ORDERS_MAX):
-            solver = cp.CpSolver()
-            solver.parameters.num_workers = 1
-            solver.parameters.random_seed = 0
-            solver.parameters.max_deterministic_time = max((limit - steps) / STEPS_PER_UNIT, 0.01)
+            solver = new_solver(limit - steps, linearization_level=1)
             status = solver.solve(self.model)
             steps += steps_of(solver)
             if status == cp.INFEASIBLE:

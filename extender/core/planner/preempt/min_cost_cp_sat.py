@@ -28,7 +28,6 @@ from extender.core.planner.preempt.post_eviction_view import (
 )
 from extender.core.planner.solve.cp_sat_placement import (
     ROWS_PER_STEP,
-    STEPS_PER_UNIT,
     PlacementModel,
     steps_of,
 )
@@ -233,10 +232,9 @@ class EvictionModel(PlacementModel):
         if not super().build(limit):
             return False
         users: dict[int, list[tuple[int, cp_model.IntVar]]] = {}
-        for leaves in self.leaves:
-            for (kind, number), variable in leaves.pods.items():
-                for node in self.cells[number].nodes if self.cells[number].slots is None else ():
-                    users.setdefault(node, []).append((kind, variable))
+        for _, kind, number, variable in self.placed():
+            for node in self.cells[number].nodes if self.cells[number].slots is None else ():
+                users.setdefault(node, []).append((kind, variable))
         self._node_capacities(users)
         if self.built() > limit:
             return False
@@ -244,8 +242,7 @@ class EvictionModel(PlacementModel):
         self._barriers()
         self._nearness()
         if self.min_pods:
-            pods = [v for leaves in self.leaves for v in leaves.pods.values()]
-            self.model.add(self.cp.LinearExpr.sum(pods) >= self.min_pods)
+            self.model.add(self.all_placed() >= self.min_pods)
         return True
 
     def _node_capacities(self, users: dict[int, list[tuple[int, cp_model.IntVar]]]) -> None:
@@ -277,21 +274,19 @@ class EvictionModel(PlacementModel):
         """Forbid pods with a claim as long as a unit that holds it is not evicted."""
         claims_of = [(i, self.eviction_view.claims[i]) for i in self.evicted]
         claims_of = [(i, claims) for i, claims in claims_of if claims]
-        for leaves in self.leaves:
-            for (kind, _), variable in leaves.pods.items():
-                for unit, claims in claims_of:
-                    if claims & self.problem.claims[kind]:
-                        self.model.add(variable <= self.evicted[unit])
+        for _, kind, _, variable in self.placed():
+            for unit, claims in claims_of:
+                if claims & self.problem.claims[kind]:
+                    self.model.add(variable <= self.evicted[unit])
 
     def _barriers(self) -> None:
         """Forbid pods on the nodes of a barrier as long as its unit is not evicted."""
         for barrier in self.barriers:
-            for leaves in self.leaves:
-                most = sum(g.size for g in leaves.twins)
-                for (kind, cell), variable in leaves.pods.items():
-                    barred = self.problem.kinds[kind] in barrier.shapes
-                    if barred and barrier.nodes[self.cells[cell].nodes[0]]:
-                        self.model.add(variable <= most * self.evicted[barrier.unit])
+            for leaves, kind, cell, variable in self.placed():
+                barred = self.problem.kinds[kind] in barrier.shapes
+                if barred and barrier.nodes[self.cells[cell].nodes[0]]:
+                    most = sum(g.size for g in leaves.twins)
+                    self.model.add(variable <= most * self.evicted[barrier.unit])
 
     def _nearness(self) -> None:
         """Allow pods with an affinity only beside counted pods that stay, or let all of these go."""
@@ -305,8 +300,7 @@ class EvictionModel(PlacementModel):
             self.model.add(allowed <= self.cp.LinearExpr.sum(stay))
             pods = [
                 variable
-                for leaves in self.leaves
-                for (kind, cell), variable in leaves.pods.items()
+                for _, kind, cell, variable in self.placed()
                 if self.problem.kinds[kind] in place.shapes
                 and place.nodes[self.cells[cell].nodes[0]]
             ]
@@ -433,17 +427,13 @@ class EvictionModel(PlacementModel):
         for part in _joined([p for p in self._parts() if not p.void]):
             expression = self.cp.LinearExpr.weighted_sum(part.variables, part.factors)
             self.model.minimize(expression)
-            solver = self._solver(limit - best.steps)
-            status = solver.solve(self.model)
+            outcome, solver = self.solve(limit - best.steps)
             best.steps += steps_of(solver)
-            if status == self.cp.INFEASIBLE and len(self.eviction_view.counting):
+            if outcome == "none" and len(self.eviction_view.counting):
                 return best  # the set found first has its rules in another regime
-            if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
-                best.proved = False
-                return best
-            best.evicted = self._evicted(solver)
-            best.solution = self._read(solver)
-            if status != self.cp.OPTIMAL or best.steps >= limit:
+            if outcome in {"best", "found"}:
+                best.evicted, best.solution = self._evicted(solver), self._read(solver)
+            if outcome != "best" or best.steps >= limit:
                 best.proved = False
                 return best
             self.model.add(expression <= round(solver.objective_value))
@@ -453,15 +443,12 @@ class EvictionModel(PlacementModel):
     def place(self, limit: int, *, maximise: bool) -> CheapestVictims:
         """Find any set, or one that allows the most pods."""
         if maximise:
-            pods = [v for leaves in self.leaves for v in leaves.pods.values()]
-            self.model.maximize(self.cp.LinearExpr.sum(pods))
-        solver = self._solver(limit)
-        status = solver.solve(self.model)
+            self.model.maximize(self.all_placed())
+        outcome, solver = self.solve(limit)
         steps = steps_of(solver)
-        if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
-            proved = status == self.cp.INFEASIBLE
-            return CheapestVictims(None, {}, proved=proved, steps=steps)
-        proved = status == self.cp.OPTIMAL or not maximise
+        if outcome in {"none", "unknown"}:
+            return CheapestVictims(None, {}, proved=outcome == "none", steps=steps)
+        proved = outcome == "best" or not maximise
         return CheapestVictims(
             self._evicted(solver), self._read(solver), proved=proved, steps=steps
         )
@@ -470,14 +457,6 @@ class EvictionModel(PlacementModel):
         evicted = np.zeros_like(self.units)
         evicted[[i for i, v in self.evicted.items() if solver.boolean_value(v)]] = True
         return evicted
-
-    def _solver(self, limit: int) -> cp_model.CpSolver:
-        solver = self.cp.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = 0
-        solver.parameters.linearization_level = 2
-        solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
-        return solver
 
     def _restart(self, solver: cp_model.CpSolver) -> None:
         """Use the solution for this part as the hint for the next."""

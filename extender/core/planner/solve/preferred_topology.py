@@ -45,13 +45,13 @@ from extender.core.planner.solve.domain_counts import (
     BROKEN,
     CountedLevel,
     DomainCount,
+    DomainCountModel,
     GroupPods,
     PairCount,
     ShareCount,
     TopologyCount,
     in_parts,
     numbered,
-    solve_counts,
 )
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve_quickly
@@ -372,15 +372,9 @@ class _PreferredSearch:
         if self.at_once:
             raise NotAtOnce
         problem = self._kept()
-        result = solve_counts(
-            problem,
-            bound_all(problem),
-            [*self.counts, count],
-            limit=self._complete_limit(),
-            at_least=self.at_least,
-            hint=self.solution,
-            minimise=True,
-        )
+        counts = [*self.counts, count]
+        model = DomainCountModel(problem, bound_all(problem), counts, self.at_least)
+        result = model.search(self._complete_limit(), self.solution, optimise=True)
         self._spend(result.steps)
         if result.outcome in {"best", "found"} and count.value(result.solution) < count.most:
             self._accept(result.solution)
@@ -828,15 +822,8 @@ class _PreferredSearch:
             return None
         if self.at_once:
             raise NotAtOnce
-        result = solve_counts(
-            problem,
-            bounds,
-            self.counts,
-            limit=self._complete_limit(),
-            at_least=self.at_least,
-            hint=None,
-            minimise=False,
-        )
+        model = DomainCountModel(problem, bounds, self.counts, self.at_least)
+        result = model.search(self._complete_limit(), None, optimise=False)
         self._spend(result.steps)
         if result.outcome == "none":
             self._impossible.add(form)
