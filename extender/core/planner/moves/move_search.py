@@ -8,6 +8,7 @@ it is not too large (`PAIRS_MAX`), and `least` is the bound that is proved.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ from extender.core.planner.preempt.post_eviction_view import (
     PostEvictionView,
 )
 from extender.core.planner.preempt.victim_search import BUDGETS, NoPreemption, preempt
-from extender.core.planner.solve.cp_sat_placement import ROWS_PER_STEP, new_solver, steps_of
+from extender.core.planner.solve.cp_sat_placement import ROWS_PER_STEP, solve_model, steps_of
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -106,6 +107,9 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lost_min: int = 0  # GPU-minutes of work since its start, or its last checkpoint
 
 
+NO_SEARCH = SearchEffort(nodes=0, exhausted=True)
+
+
 class MovesPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer.
 
@@ -122,7 +126,7 @@ class MovesPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     plan: Plan | None = None  # of the tree, after the moves
     unmoved: tuple[str, ...] = ()  # pods on nodes to empty that have no place elsewhere
     reasons: tuple[str, ...] = ()
-    search: SearchEffort = SearchEffort(nodes=0, exhausted=True)
+    search: SearchEffort = NO_SEARCH
 
 
 WEIGHT_MAX = 1 << 60  # of the objective
@@ -306,59 +310,44 @@ def moves_in_order(
     Raises:
         OverLimit: The limit was reached first.
     """
-    return _OrderSearch(problem, targets, limit).order()
+    tries = itertools.count(1)
+
+    def tried_next(free: Ints, left: frozenset[int]) -> Iterator[int]:
+        if not left:
+            return iter(())
+        if next(tries) > limit:
+            raise OverLimit
+        ready = [i for i in sorted(left) if problem.fits(free, i, targets[i])]
+        for i in ready:
+            coming = [other for other in left if targets[other] == targets[i]]
+            asks = problem.asks[coming].sum(axis=0)
+            if (free[targets[i]][asks > 0] >= asks[asks > 0]).all():
+                # one to a node that can take all that still come takes no place from any other: it is made first
+                return iter([i])
+        return iter(ready)
+
+    free, left = problem.free.copy(), frozenset(targets)
+    path: list[int] = []
+    stuck: set[frozenset[int]] = set()  # what is left, and has no order
+    steps = [(free, left, tried_next(free, left))]
+    while steps:  # no recursion: there may be more than a thousand moves
+        free, left, movers = steps[-1]
+        if not left:
+            return [(mover, targets[mover]) for mover in path]
+        if (mover := next(movers, None)) is None:
+            stuck.add(left)
+            steps.pop()
+            del path[-1:]
+        elif (rest := left - {mover}) not in stuck:
+            after = free.copy()
+            problem.do(after, mover, targets[mover])
+            path.append(mover)
+            steps.append((after, rest, tried_next(after, rest)))
+    return None
 
 
 class OverLimit(Exception):
     """A search has used up its limit."""
-
-
-class _OrderSearch:
-    def __init__(self, problem: MoveProblem, targets: Targets, limit: int) -> None:
-        self.problem = problem
-        self.targets = targets
-        self.limit = limit
-        self.stuck: set[frozenset[int]] = set()  # what is left, and has no order
-
-    def order(self) -> list[tuple[int, int]] | None:
-        """Return the moves in their order, None if they have none. No recursion: there may be more than a thousand."""
-        free, left = self.problem.free.copy(), frozenset(self.targets)
-        path: list[int] = []
-        steps = [(free, left, iter(self._next(free, left)))]
-        while steps:
-            free, left, movers = steps[-1]
-            if not left:
-                return [(mover, self.targets[mover]) for mover in path]
-            mover = next(movers, None)
-            if mover is None:
-                self.stuck.add(left)
-                steps.pop()
-                del path[-1:]
-                continue
-            rest = left - {mover}
-            if rest not in self.stuck:
-                after = free.copy()
-                self.problem.do(after, mover, self.targets[mover])
-                path.append(mover)
-                steps.append((after, rest, iter(self._next(after, rest))))
-        return None
-
-    def _next(self, free: Ints, left: frozenset[int]) -> list[int]:
-        """Return the movers of those that are left that are tried next."""
-        if not left:
-            return []
-        self.limit -= 1
-        if self.limit < 0:
-            raise OverLimit
-        ready = [i for i in sorted(left) if self.problem.fits(free, i, self.targets[i])]
-        # one to a node that can take all that still come takes no place from any other: it is made first
-        safe = next((i for i in ready if self._takes_all(free, left, self.targets[i])), None)
-        return ready if safe is None else [safe]
-
-    def _takes_all(self, free: Ints, left: Iterable[int], node: int) -> bool:
-        coming = [i for i in left if self.targets[i] == node]
-        asks = self.problem.asks[coming].sum(axis=0)
-        return bool((free[node][asks > 0] >= asks[asks > 0]).all())
 
 
 # --- the fewest moves as an integer program: a boolean for each pod that moves, and for each node that it can have
@@ -477,25 +466,24 @@ class _Movers:
         chosen = [self.to[i][node] for i, node in targets.items()]
         self.model.add(sum(chosen) <= len(chosen) - 1 + sum(self.moved[i] for i in unless))
 
-    def solve(self, cp: Any, limit: int, budget: int, asked: Sequence[int] = ()) -> ExactMoves:  # noqa: ANN401 -- the module
+    def solve(self, limit: int, asked: Sequence[int] = ()) -> ExactMoves:
         """Minimise the objective, over moves that have an order.
 
         Args:
-            budget: Moves at most; 0: any number.
             asked: Movers of which as many as possible move; of these there is no bound.
         """
+        budget = self.problem.request.budget
         # a larger one allows all, and may be no number of the solver
         if 0 < budget < len(self.moved):
             self.model.add(sum(self.moved.values()) <= budget)
         self.model.minimize(self.objective(asked))
         steps, least = len(self.model.proto.variables) // ROWS_PER_STEP, 0
         for _ in range(ORDERS_MAX):
-            solver = new_solver(limit - steps, linearization_level=1)
-            status = solver.solve(self.model)
+            outcome, solver = solve_model(self.model, limit - steps, linearization_level=1)
             steps += steps_of(solver)
-            if status == cp.INFEASIBLE:
+            if outcome == "none":
                 return ExactMoves(None, least, proved=True, steps=steps)
-            if status not in {cp.OPTIMAL, cp.FEASIBLE}:
+            if outcome == "unknown":
                 break
             if not asked:
                 least = max(least, int(solver.best_objective_bound + 0.5) // self.scale)
@@ -505,7 +493,7 @@ class _Movers:
             except OverLimit:
                 break
             if order is not None:
-                return ExactMoves(order, least, proved=status == cp.OPTIMAL, steps=steps)
+                return ExactMoves(order, least, proved=outcome == "best", steps=steps)
             self.exclude(targets)
             if steps >= limit:
                 break
@@ -543,9 +531,7 @@ def empty_exactly(
         for _, variable in (pair for node in nodes for pair in pods.coming.get(node, ())):
             model.add(variable + empty <= 1)
     pods.limit_nodes({})
-    solved = pods.solve(
-        cp_model, limit, problem.request.budget, () if count else sorted(set(asked))
-    )
+    solved = pods.solve(limit, () if count else sorted(set(asked)))
     if solved.order is not None:
         moved = {i for i, _ in solved.order}
         ends = {node for _, node in solved.order}
@@ -587,7 +573,7 @@ def make_room_exactly(problem: MoveProblem, limit: int) -> ExactMoves | None:
     program = _TreeAndMoves(problem, view)
     if not program.build(limit):
         return None
-    return program.pods.solve(program.cp, limit, problem.request.budget)
+    return program.pods.solve(limit)
 
 
 # --- the search
@@ -705,8 +691,7 @@ def _free_sets(problem: MoveProblem) -> MovesPlan:
     costs = [problem.price(on_set[number]) for number in possible]
     least, _ = _sum(costs[: request.count])
     if request.budget and least > request.budget:
-        text = f"at least {counted(least, 'move')} are needed, {request.budget} at most are allowed"
-        return MovesPlan(outcome="impossible", least=least, reasons=(text,))
+        return _over_budget(request, least, NO_SEARCH)
     if least == 0:
         return MovesPlan(
             outcome="fits", cheapest=True, emptied=tuple(sorted(possible[: request.count]))
@@ -753,6 +738,11 @@ def _free_sets(problem: MoveProblem) -> MovesPlan:
         emptied = tuple(sorted(possible[at] for at in exact.chosen))
         answer = msgspec.structs.replace(answer, emptied=emptied)
     return msgspec.structs.replace(answer, least=max(answer.least, least))
+
+
+def _over_budget(request: MovesRequest, least: int, search: SearchEffort) -> MovesPlan:
+    text = f"at least {counted(least, 'move')} are needed, {request.budget} at most are allowed"
+    return MovesPlan(outcome="impossible", least=least, reasons=(text,), search=search)
 
 
 def _better(
@@ -883,10 +873,7 @@ def _make_room_in_rounds(problem: MoveProblem, effort: int, least: int) -> Moves
         if turn == 0 and answer.search.exhausted:
             least = max(least, len(victims))
             if budget and least > budget:
-                text = f"at least {counted(least, 'move')} are needed, {budget} at most are allowed"
-                return MovesPlan(
-                    outcome="impossible", least=least, reasons=(text,), search=answer.search
-                )
+                return _over_budget(problem.request, least, answer.search)
         targets, homeless = relocate(
             problem, victims, _mask(problem, ()), _beside(problem, answer.plan, victims)
         )

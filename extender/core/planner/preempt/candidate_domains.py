@@ -390,7 +390,7 @@ class CostBounds:
         eviction_view = self._eviction_view = places.eviction_view
         self._cost_model = places.cost_model
         self._places = places
-        self._sums = [price.numbers[_SUMS:] for price in places.prices]
+        self._sums = places.cost_model.sums
         width = eviction_view.capacity.width
         self._asks: Ints = least_asks(eviction_view.full, places.min_pods)[:width]
         free: Ints = np.maximum(eviction_view.capacity.free, 0)

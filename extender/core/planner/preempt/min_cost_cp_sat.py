@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,6 @@ from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.preempt.candidate_domains import Promising
 from extender.core.planner.preempt.post_eviction_view import (
-    PRIORITY_OFFSET,
     CostModel,
     PostEvictionView,
     VictimCost,
@@ -29,6 +28,7 @@ from extender.core.planner.preempt.post_eviction_view import (
 from extender.core.planner.solve.cp_sat_placement import (
     ROWS_PER_STEP,
     PlacementModel,
+    solve_model,
     steps_of,
 )
 from extender.core.planner.solve.greedy_placement import Solution
@@ -322,24 +322,16 @@ class EvictionModel(PlacementModel):
 
     def _parts(self) -> list[_Part]:
         """Return the fields of `VictimCost` as linear expressions, in its order."""
-        units = self.eviction_view.units
-        running = [i for i in self.evicted if units[i].has_cost]
-        free = [i for i in self.evicted if not units[i].has_cost]
+        running = [i for i in self.evicted if self.eviction_view.units[i].has_cost]
+        sums = zip(*(self.cost_model.sums[i] for i in self.evicted), strict=True)
         return [
             self._violations(running),
             self._highest(running),
             self._broken(running),
-            self._sum(running, [int(self.cost_model.cascades[i]) for i in running]),
-            self._sum(running, [self.cost_model.lost_min[i] for i in running]),
-            self._sum(running, [units[i].priority + PRIORITY_OFFSET for i in running]),
-            self._sum(running, [1] * len(running)),
-            self._sum(running, [len(units[i].pods) for i in running]),
-            self._sum(running, [self.cost_model.age_s(units[i]) for i in running]),
-            self._sum(free, [units[i].priority + PRIORITY_OFFSET for i in free]),
-            self._sum(free, [len(units[i].pods) for i in free]),
+            *(self._sum(self.evicted, factors) for factors in sums),
         ]
 
-    def _sum(self, chosen: list[int], factors: list[int]) -> _Part:
+    def _sum(self, chosen: Iterable[int], factors: Iterable[int]) -> _Part:
         pairs = [(self.evicted[i], f) for i, f in zip(chosen, factors, strict=True) if f]
         return _Part([v for v, _ in pairs], [f for _, f in pairs], sum(f for _, f in pairs))
 
@@ -374,15 +366,11 @@ class EvictionModel(PlacementModel):
 
     def _broken(self, running: list[int]) -> _Part:
         gangs = self.cost_model.source.gangs
-        holds = self.cost_model.holding({})
+        holds = self.cost_model.holding()
         # leaf -> unit and how many members it has there
         lost: dict[int, list[tuple[int, int]]] = {}
         for i in running:
-            counts: dict[int, int] = {}
-            for pod in self.eviction_view.units[i].pods:
-                if pod.gang >= 0:
-                    counts[pod.gang] = counts.get(pod.gang, 0) + 1
-            for leaf, members in counts.items():
+            for leaf, members in self.cost_model.lost[i].items():
                 lost.setdefault(leaf, []).append((i, members))
         fallen: dict[int, cp_model.IntVar] = {}
         below_of: dict[int, list[int]] = {}
@@ -395,21 +383,19 @@ class EvictionModel(PlacementModel):
             gang = gangs[index]
             if not holds[index]:
                 continue
-            below = [(fallen[c], 1) for c in below_of.get(index, ()) if c in fallen]
-            terms = below + [(self.evicted[i], n) for i, n in lost.get(index, [])]
-            children = sum(holds[c] for c in below_of.get(index, ()))
-            spare = gang.running + children - gang.minimum
+            children = below_of.get(index, ())
+            terms = [(fallen[c], 1) for c in children if c in fallen]
+            terms += [(self.evicted[i], n) for i, n in lost.get(index, [])]
+            spare = gang.running + sum(holds[c] for c in children) - gang.minimum
             most = sum(n for _, n in terms)
-            required = [
-                fallen[c] for c in below_of.get(index, ()) if c in fallen and gangs[c].required
-            ]
+            required = [fallen[c] for c in children if c in fallen and gangs[c].required]
             if most <= spare and not required:
                 continue
             fallen[index] = self.model.new_bool_var("")
             away = self.cp.LinearExpr.weighted_sum([v for v, _ in terms], [n for _, n in terms])
             self.model.add(away <= spare + max(most - spare, 0) * fallen[index])
-            for below_it in required:
-                self.model.add_implication(below_it, fallen[index])
+            for child in required:
+                self.model.add_implication(child, fallen[index])
             if gang.counts:
                 part.variables.append(fallen[index])
                 part.factors.append(1)
@@ -427,7 +413,7 @@ class EvictionModel(PlacementModel):
         for part in _joined([p for p in self._parts() if not p.void]):
             expression = self.cp.LinearExpr.weighted_sum(part.variables, part.factors)
             self.model.minimize(expression)
-            outcome, solver = self.solve(limit - best.steps)
+            outcome, solver = solve_model(self.model, limit - best.steps)
             best.steps += steps_of(solver)
             if outcome == "none" and len(self.eviction_view.counting):
                 return best  # the set found first has its rules in another regime
@@ -444,7 +430,7 @@ class EvictionModel(PlacementModel):
         """Find any set, or one that allows the most pods."""
         if maximise:
             self.model.maximize(self.all_placed())
-        outcome, solver = self.solve(limit)
+        outcome, solver = solve_model(self.model, limit)
         steps = steps_of(solver)
         if outcome in {"none", "unknown"}:
             return CheapestVictims(None, {}, proved=outcome == "none", steps=steps)

@@ -625,7 +625,7 @@ NO_PRIORITY = -(2**31) - 1  # the highest priority of an empty set: below every 
 PRIORITY_OFFSET = 2**31  # makes every priority positive
 
 
-class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class VictimCost(msgspec.Struct, frozen=True, order=True):
     """The cost of a set of units; compared field by field, in this order.
 
     Source:
@@ -679,64 +679,49 @@ class CostModel:
         self.source = request.evictable or Evictable(priority=0)
         self.units = units
         running = [p.since_us for u in units if u.kind != "reservation" for p in u.pods]
-        self._youngest = max(running, default=0)
-        self._ages_s = [self.age_s(u) for u in units]
-        self.lost_min = [self.source.lost_min(u) for u in units]
-        self._lost = [_members_lost(u) for u in units]  # by leaf
-        self._have = self._satisfied({})
-        self.cascades = _cascades(request, units, node_table)
+        cascades = _cascades(request, units, node_table)
+        youngest_us = max(running, default=0)
+        # per unit the parts of the cost that are sums, as `VictimCost` has them after `broken`
+        self.sums = [
+            self._sums(unit, youngest_us, cascades=cascade)
+            for unit, cascade in zip(units, cascades, strict=True)
+        ]
+        # per unit the pods by the leaf whose members they are
+        self.lost = [_tally([pod.gang for pod in u.pods if pod.gang >= 0]) for u in units]
+        self._have = self._satisfied()
 
-    def age_s(self, unit: PlanUnit) -> int:
-        """Return for how long the pods of a unit work beyond the youngest evictable pod, summed, in seconds."""
-        return sum((self._youngest - p.since_us) // 1_000_000 for p in unit.pods)
+    def _sums(self, unit: PlanUnit, youngest_us: int, *, cascades: bool) -> tuple[int, ...]:
+        weight, pods = unit.priority + PRIORITY_OFFSET, len(unit.pods)
+        if not unit.has_cost:
+            return (0, 0, 0, 0, 0, 0, weight, pods)
+        age_s = sum((youngest_us - p.since_us) // 1_000_000 for p in unit.pods)
+        return (int(cascades), self.source.lost_min(unit), weight, 1, pods, age_s, 0, 0)
 
     def protected(self, unit: PlanUnit) -> dict[int, int]:
         """Count the pods of a unit under each budget."""
-        counts: dict[int, int] = {}
-        for pod in unit.pods:
-            for budget in pod.budgets:
-                counts[budget] = counts.get(budget, 0) + 1
-        return counts
+        return _tally([budget for pod in unit.pods for budget in pod.budgets])
 
     def cost(self, evicted: list[int]) -> VictimCost:
         """Return the cost of a set, given as positions in `units`."""
         chosen = [self.units[i] for i in evicted]
         running = [i for i in evicted if self.units[i].has_cost]
         victims = [self.units[i] for i in running]
-        free = [u for u in chosen if not u.has_cost]
-        return VictimCost(
-            violations=self._violations(victims),
-            highest=max((u.priority for u in victims), default=NO_PRIORITY),
-            broken=sum(u.is_whole_group for u in victims) + self._fallen(running),
-            cascades=sum(self.cascades[i] for i in evicted),
-            lost_min=sum(self.lost_min[i] for i in running),
-            weight=sum(u.priority + PRIORITY_OFFSET for u in victims),
-            units=len(victims),
-            pods=sum(len(u.pods) for u in victims),
-            age_s=sum(self._ages_s[i] for i in running),
-            reserved=sum(u.priority + PRIORITY_OFFSET for u in free),
-            reserved_pods=sum(len(u.pods) for u in free),
-            names=tuple(sorted(u.name for u in chosen)),
-        )
+        violations = self._violations(victims) if self.source.budgets else 0
+        highest = max([unit.priority for unit in victims], default=NO_PRIORITY)
+        broken = sum([unit.kind == "group" for unit in victims]) + self._fallen(running)
+        sums = map(sum, zip(*[self.sums[i] for i in evicted], strict=True))
+        names = tuple(sorted([unit.name for unit in chosen]))
+        return _cost((violations, highest, broken), sums, names)
 
     def alone(self, index: int) -> VictimCost:
         """Return the cost of one unit alone; the same as `cost`, in less time."""
         unit = self.units[index]
-        weight = unit.priority + PRIORITY_OFFSET
-        if not unit.has_cost:
-            return VictimCost(reserved=weight, reserved_pods=len(unit.pods), names=(unit.name,))
-        return VictimCost(
-            violations=self._violations([unit]) if self.source.budgets else 0,
-            highest=unit.priority,
-            broken=unit.is_whole_group + (self._fallen([index]) if self._lost[index] else 0),
-            cascades=self.cascades[index],
-            lost_min=self.lost_min[index],
-            weight=weight,
-            units=1,
-            pods=len(unit.pods),
-            age_s=self._ages_s[index],
-            names=(unit.name,),
-        )
+        violations, highest, broken = 0, NO_PRIORITY, 0
+        if unit.has_cost:
+            violations = self._violations([unit]) if self.source.budgets else 0
+            highest = unit.priority
+            broken = (unit.kind == "group") + (self._fallen([index]) if self.lost[index] else 0)
+        return _cost((violations, highest, broken), self.sums[index], (unit.name,))
 
     def _violations(self, victims: list[PlanUnit]) -> int:
         taken: dict[int, int] = {}
@@ -751,7 +736,7 @@ class CostModel:
         gangs = self.source.gangs
         lost: dict[int, int] = {}  # by gang; of a leaf members, else children
         for unit in victims:
-            for leaf, members in self._lost[unit].items():
+            for leaf, members in self.lost[unit].items():
                 lost[leaf] = lost.get(leaf, 0) + members
         if not lost:
             return 0
@@ -773,10 +758,10 @@ class CostModel:
                 lost[gang.parent] = lost.get(gang.parent, 0) + falls
         return fallen
 
-    def _satisfied(self, lost: dict[int, int]) -> list[int]:
-        """Return per group its running members and children that keep their minimum, when leaves lose members."""
+    def _satisfied(self) -> list[int]:
+        """Return per group its running members, and children that have their minimum."""
         gangs = self.source.gangs
-        have = [g.running - lost.get(i, 0) for i, g in enumerate(gangs)]
+        have = [gang.running for gang in gangs]
         for i in range(len(gangs) - 1, -1, -1):
             above = gangs[i].parent
             if above >= 0 and have[i] >= gangs[i].minimum:
@@ -791,18 +776,21 @@ class CostModel:
         spare = self._have[leaf] - gang.minimum
         return spare if gang.counts and spare >= 0 else None
 
-    def holding(self, lost: dict[int, int]) -> list[bool]:
-        """Return which groups keep their minimum when leaves lose some of their running members."""
-        have = self._satisfied(lost) if lost else self._have
-        return [n >= g.minimum for n, g in zip(have, self.source.gangs, strict=True)]
+    def holding(self) -> list[bool]:
+        """Return which groups have their minimum now."""
+        return [n >= g.minimum for n, g in zip(self._have, self.source.gangs, strict=True)]
 
 
-def _members_lost(unit: PlanUnit) -> dict[int, int]:
-    """Count the pods of a unit by the leaf whose members they are."""
+def _cost(first: tuple[int, int, int], sums: Iterable[int], names: tuple[str, ...]) -> VictimCost:
+    cost = VictimCost(*first, *sums)  # type: ignore[arg-type]  # its fields between `broken` and `names`
+    return msgspec.structs.replace(cost, names=names)
+
+
+def _tally(numbers: Iterable[int]) -> dict[int, int]:
+    """Return how often each number occurs; of the few of one unit in less time than a Counter."""
     counts: dict[int, int] = {}
-    for pod in unit.pods:
-        if pod.gang >= 0:
-            counts[pod.gang] = counts.get(pod.gang, 0) + 1
+    for number in numbers:
+        counts[number] = counts.get(number, 0) + 1
     return counts
 
 

@@ -32,7 +32,7 @@ from extender.core.planner.solve.greedy_placement import (
     SearchBudgetExceeded,
     Solution,
 )
-from extender.core.planner.solve.solver_pipeline import size, solve_quickly
+from extender.core.planner.solve.solver_pipeline import solve_quickly
 
 SKETCHES_MAX = 64  # domains tried, those with the lowest bound of the cost
 DOMAINS_MAX = 8  # domains searched thoroughly
@@ -172,8 +172,8 @@ class Reprieve:
         bounds = bound_all(problem)
         if bounds.infeasible or bounds.root < self.min_pods:
             return None
-        solution = solve_quickly(problem, bounds, self.effort, maximise=self.min_pods > 0)
-        return solution if solution is not None and size(solution) >= self.min_pods else None
+        draft = solve_quickly(problem, bounds, self.effort, maximise=self.min_pods > 0)
+        return draft.solution() if draft is not None and draft.total >= self.min_pods else None
 
     def _shortest_prefix(self, place: CandidateDomain, order: list[int]) -> VictimSet | None:
         """Find a short sufficient prefix of an order by binary search; None if the whole order is not enough."""

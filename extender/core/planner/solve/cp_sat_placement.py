@@ -131,8 +131,12 @@ class PlacementModel:
         if self.problem.groups[0].leaf:
             yield [self.problem.groups[0]]
         for group in self.problem.groups:
-            if group.alive and not group.leaf:
-                yield from _twins(self.problem, group)
+            classes: dict[tuple[object, ...], list[CompiledGroup]] = {}
+            for leaf in (self.problem.groups[c] for c in group.children if group.alive):
+                if leaf.leaf and leaf.alive:
+                    alone = leaf.index if leaf.bound else -1
+                    classes.setdefault((alone, *leaf.twin_key), []).append(leaf)
+            yield from classes.values()
 
     def _owner(self, group: CompiledGroup) -> int:
         """Return the nearest composite at or above `group` that chooses a domain; -1: none."""
@@ -405,7 +409,7 @@ class PlacementModel:
         self._aim(optimise=optimise)
         if hint is not None:
             self._hint(hint)
-        outcome, solver = self.solve(max((limit - built) // part, 1))
+        outcome, solver = solve_model(self.model, max((limit - built) // part, 1))
         if outcome == "best" and not optimise:
             outcome = "found"
         solution = self._read(solver) if outcome in {"best", "found"} else {}
@@ -420,17 +424,6 @@ class PlacementModel:
 
     def _bound(self, solver: cp_model.CpSolver) -> int:  # noqa: ARG002 -- of other objectives
         return 0
-
-    def solve(self, limit: int) -> tuple[SolveOutcome, cp_model.CpSolver]:
-        """Solve within so many search nodes; of a model without an objective any placement is the best."""
-        solver = new_solver(limit)
-        status = solver.solve(self.model)
-        outcomes: dict[object, SolveOutcome] = {
-            self.cp.OPTIMAL: "best",
-            self.cp.FEASIBLE: "found",
-            self.cp.INFEASIBLE: "none",
-        }
-        return outcomes.get(status, "unknown"), solver
 
     def _hint(self, hint: Solution) -> None:
         cell_of = {node: i for i, cell in enumerate(self.cells) for node in cell.nodes}
@@ -487,8 +480,10 @@ class PlacementModel:
         return seats
 
 
-def new_solver(limit: int, linearization_level: int = 2) -> cp_model.CpSolver:
-    """Return a solver that spends at most so many search nodes.
+def solve_model(
+    model: cp_model.CpModel, limit: int, linearization_level: int = 2
+) -> tuple[SolveOutcome, cp_model.CpSolver]:
+    """Solve a model within so many search nodes; without an objective any solution is the best.
 
     One worker, a fixed seed, and a limit counted in steps of the solver: a replay gives the same result.
 
@@ -502,7 +497,12 @@ def new_solver(limit: int, linearization_level: int = 2) -> cp_model.CpSolver:
     solver.parameters.random_seed = 0
     solver.parameters.linearization_level = linearization_level
     solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
-    return solver
+    outcomes: dict[object, SolveOutcome] = {
+        cp_model.OPTIMAL: "best",
+        cp_model.FEASIBLE: "found",
+        cp_model.INFEASIBLE: "none",
+    }
+    return outcomes.get(solver.solve(model), "unknown"), solver
 
 
 def steps_of(solver: cp_model.CpSolver) -> int:
@@ -516,17 +516,3 @@ def _next(seats: list[list[int]]) -> int:
         seats.pop(0)
     seats[0][1] -= 1
     return seats[0][0]
-
-
-def _twins(problem: PlacementProblem, parent: CompiledGroup) -> list[list[CompiledGroup]]:
-    """Return the leaves of a composite in classes of interchangeable leaves."""
-    classes: dict[tuple[object, ...], list[CompiledGroup]] = {}
-    for c in parent.children:
-        leaf = problem.groups[c]
-        if not leaf.leaf or not leaf.alive:
-            continue
-        sizes = tuple(sorted((k, len(m)) for k, m in leaf.members.items()))
-        own = c if leaf.bound else -1
-        key = (*(leaf.level.keys, leaf.minimum, sizes, own, leaf.required), leaf.source.exclusive)
-        classes.setdefault(key, []).append(leaf)
-    return list(classes.values())

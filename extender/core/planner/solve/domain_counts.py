@@ -312,29 +312,28 @@ def most_pairs(pods: Ints, first: int) -> tuple[int, Ints]:
     return int(gains[largest].sum()), np.bincount(at[largest], minlength=len(pods))
 
 
-@dataclass(slots=True, frozen=True)
-class DomainCount:
-    """The domains of a level that some groups are in, summed; `most` is a limit that placements keep."""
+@dataclass(frozen=True)
+class _Count:
+    """A number for some groups and a level; `most` is a limit that placements keep."""
 
     groups: tuple[GroupPods, ...]
     level: CountedLevel
     most: int
+
+
+class DomainCount(_Count):
+    """The domains of a level that some groups are in, summed."""
 
     def value(self, solution: Solution) -> int:
         """Return the sum for a placement."""
         return sum(group.domains(solution, self.level) for group in self.groups)
 
 
-@dataclass(slots=True, frozen=True)
-class PairCount:
-    """The pairs of pods, one of each of two groups, in different domains of a level; `most` is a limit that placements keep.
+class PairCount(_Count):
+    """The pairs of pods, one of each of two groups, in different domains of a level.
 
     A node outside the cluster is in no domain: its pods are apart from all others.
     """
-
-    groups: tuple[GroupPods, GroupPods]
-    level: CountedLevel
-    most: int
 
     def value(self, solution: Solution) -> int:
         """Return the pairs for a placement."""
@@ -434,13 +433,8 @@ class PairCount:
         return int(np.clip(np.where(left + rest >= pods, left, 0), 0, pods).max(initial=0))
 
 
-@dataclass(slots=True, frozen=True)
-class ShareCount:
-    """The pods of some groups that are not in the smallest share of a domain of a level, summed; `most` is a limit that placements keep."""
-
-    groups: tuple[GroupPods, ...]
-    level: CountedLevel
-    most: int
+class ShareCount(_Count):
+    """The pods of some groups that are not in the smallest share of a domain of a level, summed."""
 
     def value(self, solution: Solution) -> int:
         """Return the sum for a placement."""

@@ -114,14 +114,8 @@ def grant_preferred(request: PlanRequest, solved: Solved, *, limit: int | None =
     """
     search = _PreferredSearch(request, solved, limit)
     search.run()
-    return Solved(
-        solved.problem,
-        solved.bounds,
-        search.solution,
-        proved=solved.proved,
-        nodes=solved.nodes + search.spent,
-        wishes=search.outcomes(),
-    )
+    nodes, wishes = solved.nodes + search.spent, search.outcomes()
+    return replace(solved, solution=search.solution, nodes=nodes, wishes=wishes)
 
 
 class _PreferredSearch:
@@ -229,10 +223,7 @@ class _PreferredSearch:
                     for domain in level.domain[left.bound_nodes]
                 )
                 wishes.append(_NearWish(*pair, count, fixed))
-        return sorted(wishes, key=lambda w: (self._depth(w.group), w.group.index))
-
-    def _depth(self, group: CompiledGroup) -> int:
-        return len(self._path(group))
+        return sorted(wishes, key=lambda w: (len(self._path(w.group)), w.group.index))
 
     def _path(self, group: CompiledGroup) -> list[int]:
         """Return the groups above a group and itself, from the root."""
@@ -246,7 +237,7 @@ class _PreferredSearch:
         # leaves with different distances to others are not interchangeable
         alone = {group.index for w in self.near for group in (w.group, w.partner)}
         units: dict[tuple[object, ...], list[_Wish]] = {}
-        for wish in sorted(self.wishes, key=lambda w: (self._depth(w.group), w.group.index)):
+        for wish in sorted(self.wishes, key=lambda w: (len(self._path(w.group)), w.group.index)):
             index = wish.group.index
             key = (index,) if index in alone else _unit_key(wish.group)
             units.setdefault(key, []).append(wish)
@@ -330,7 +321,8 @@ class _PreferredSearch:
             # without budget what holds without the limits of earlier groups is enough
             problem = self._kept() if self.left > 0 else self.problem
             for wish in wishes:
-                least = max(self.at_least - self._others(wish), 0)
+                others = self._all_pods - wish.pods.size
+                least = max(self.at_least - others, 0)
                 limit = self._limit(wish.group, level)
                 enough = wish.pods.domains(self.solution, level)
                 fewest = wish.pods.fewest(problem, level, least, limit, enough)
@@ -613,15 +605,15 @@ class _PreferredSearch:
                 amounts.append(pods[:, None] * self.problem.requests[kind])
         return np.concatenate(used), np.concatenate(amounts)
 
+    def _limits_of(self, group: CompiledGroup) -> Iterator[DomainCount]:
+        """Yield the limits of domains that are kept of a group alone."""
+        for count in self.counts:
+            if isinstance(count, DomainCount) and [p.index for p in count.groups] == [group.index]:
+                yield count
+
     def _limit(self, group: CompiledGroup, level: CountedLevel) -> DomainCount | None:
-        """Return the limit of the domains of a narrower level, inside those of a level, that is kept of a group alone; the first one."""
-        limits = (
-            count
-            for count in self.counts
-            if isinstance(count, DomainCount)
-            and [pods.index for pods in count.groups] == [group.index]
-            and self._inside(count.level, level)
-        )
+        """Return the first of these of a narrower level, inside the domains of a level."""
+        limits = (count for count in self._limits_of(group) if self._inside(count.level, level))
         return next(limits, None)
 
     def _wider(self, level: CountedLevel) -> Iterator[Ints]:
@@ -743,16 +735,15 @@ class _PreferredSearch:
     def _never_together(self, wish: _NearWish) -> bool:
         """Return whether no domain has all pods of both groups with as few pairs of them apart by a narrower key as is kept."""
         level, groups = wish.count.level, wish.count.groups
-        kept = next(
-            (
-                count
-                for count in self.counts
-                if isinstance(count, PairCount)
-                and {pods.index for pods in count.groups} == {pods.index for pods in groups}
-                and self._inside(count.level, level)
-            ),
-            None,
+        of_both = {pods.index for pods in groups}
+        limits = (
+            count
+            for count in self.counts
+            if isinstance(count, PairCount)
+            and {pods.index for pods in count.groups} == of_both
+            and self._inside(count.level, level)
         )
+        kept = next(limits, None)
         if kept is None or self.at_least < self._all_pods or any(pods.bound for pods in groups):
             return False
         fit = self.problem.pods().per_node(sorted({kind for pods in groups for kind in pods.kinds}))
@@ -764,18 +755,8 @@ class _PreferredSearch:
         kept = (self.tight[index] for index in self._path(group) if index in self.tight)
         if any(self._inside(self._level(key), level) for key in (*group.level.keys, *kept)):
             return 1
-        limits = (
-            count.most
-            for count in self.counts
-            if isinstance(count, DomainCount)
-            and count.level is level
-            and [pods.index for pods in count.groups] == [group.index]
-        )
+        limits = (count.most for count in self._limits_of(group) if count.level is level)
         return min(limits, default=FIT_MAX)
-
-    def _others(self, wish: _Wish) -> int:
-        """Return how many new pods can be placed outside a group at most."""
-        return self._all_pods - wish.pods.size
 
     # --- placing -----------------------------------------------------------------------------------
 
@@ -809,13 +790,13 @@ class _PreferredSearch:
             self._impossible.add(form)
             return False
         effort = SearchBudget(max(self.left // 2, 1))
-        solution = solve_quickly(
+        draft = solve_quickly(
             problem, bounds, effort, maximise=True, enough=min(bounds.root, self.at_least)
         )
         if self.at_once and effort.nodes >= effort.limit:
             raise NotAtOnce
         self._spend(effort.nodes)
-        if solution is not None and self._keeps(solution):
+        if draft is not None and self._keeps(solution := draft.solution()):
             self._accept(solution)
             return True
         if not complete:
