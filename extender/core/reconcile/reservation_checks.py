@@ -294,18 +294,14 @@ def _ours(state: ReservationState, pod: Pod) -> bool:
 
 
 def _record(pod: Pod, node: NodeName, priority: int) -> ReservedCapacityUser:
-    how: CapacityUseReason = "unaware"
-    if pod.pinned is not None:
-        how = "pinned"
-    elif pod.priority > priority:
-        how = "higher-priority"
+    above: CapacityUseReason = "higher-priority" if pod.priority > priority else "unaware"
     return ReservedCapacityUser(
         pod=pod.path,
         uid=pod.uid,
         node=node,
         scheduler=pod.scheduler_name,
         priority=pod.priority,
-        via=how,
+        via="pinned" if pod.pinned is not None else above,
     )
 
 

@@ -157,12 +157,9 @@ def _answer_words(root: GangState, tree: Tree) -> str:
         subject = "more members" if beyond else "its minimum"
         if _refused_by_scheduler(root):
             text = f"kube-scheduler refuses every node with capacity for {subject}"
-            rules = possible_pod_rules(root, tree)
-            return (
-                f"{text}; rules between pods may be the cause: {', '.join(rules)}"
-                if rules
-                else text
-            )
+            if rules := possible_pod_rules(root, tree):
+                text += f"; rules between pods may be the cause: {', '.join(rules)}"
+            return text
         return f"no capacity for {subject} was found within the search budget"
     if root.last_decision.when_empty == "never":
         return "no capacity for its minimum, not even when no other pod runs"

@@ -19,7 +19,8 @@ import numpy as np
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted
-from extender.core.model.pods import HostPort, PodShape
+from extender.core.model.pods import PodShape
+from extender.core.model.quantities import add_amounts
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import Bools, Ints, NodeTable
 from extender.core.planner.plan_types import (
@@ -40,6 +41,7 @@ from extender.core.planner.preempt.post_eviction_view import (
     CostModel,
     PostEvictionCapacity,
     PostEvictionView,
+    without,
 )
 from extender.core.planner.preempt.victim_search import BUDGETS, NoPreemption, preempt
 from extender.core.planner.solve.cp_sat_placement import ROWS_PER_STEP, solve_model, steps_of
@@ -269,31 +271,17 @@ def moves_of(problem: MoveProblem, order: Sequence[tuple[int, int]]) -> tuple[Mo
 
 def tree_after(problem: MoveProblem, moves: Iterable[tuple[int, int]]) -> PlanRequest:
     """Return the request of the tree after some moves."""
-    tree = problem.request.tree
-    assert tree is not None
-    ports: dict[int, list[HostPort]] = {}
-    free: dict[int, dict[str, int]] = {}
-    leaving: set[tuple[int, HostPort]] = set()
-    nodes = list(tree.nodes)
-    for mover, target in moves:
-        shape = problem.request.shapes[problem.request.movers[mover].shape]
-        source = int(problem.at[mover])
-        for node, sign in ((source, 1), (target, -1)):
-            amounts = free.setdefault(node, dict(nodes[node].free))
-            for name, amount in shape.requests:
-                if name in nodes[node].allocatable:
-                    amounts[name] = amounts.get(name, 0) + sign * amount
-        leaving |= {(source, port) for port in shape.host_ports}
-        ports.setdefault(target, []).extend(shape.host_ports)
-        ports.setdefault(source, [])
-    for node, amounts in free.items():
-        kept = {p for p in nodes[node].host_ports if (node, p) not in leaving}
-        nodes[node] = msgspec.structs.replace(
-            nodes[node],
-            free=amounts,
-            host_ports=tuple(sorted(kept | set(ports.get(node, ())))),
-        )
-    return msgspec.structs.replace(tree, nodes=tuple(nodes), extras_later=True, evictable=None)
+    assert problem.base.evictable is not None
+    units, moved = problem.base.evictable.units, list(moves)
+    left = without(problem.base, (units[mover].pods[0] for mover, _ in moved))
+    nodes = list(left.nodes)
+    for mover, target in moved:
+        shape, node = problem.request.shapes[problem.request.movers[mover].shape], nodes[target]
+        free = {**node.free}
+        add_amounts(free, {r: n for r, n in shape.requests if r in node.allocatable}, -1)
+        ports = tuple(sorted({*node.host_ports, *shape.host_ports}))
+        nodes[target] = msgspec.structs.replace(node, free=free, host_ports=ports)
+    return msgspec.structs.replace(left, nodes=tuple(nodes), extras_later=True, evictable=None)
 
 
 def moves_in_order(
@@ -749,34 +737,25 @@ def _better(
     problem: MoveProblem, best: MovesPlan | None, exact: ExactMoves | None, effort: int
 ) -> MovesPlan:
     """Return the better of a plan and the answer of the program."""
-    budget = problem.request.budget
-    if exact is not None:
-        effort += exact.steps
-        search = SearchEffort(nodes=effort, exhausted=exact.proved)
-        if exact.order is not None and (best is None or len(exact.order) <= len(best.moves)):
-            return MovesPlan(
-                outcome="moves",
-                moves=moves_of(problem, exact.order),
-                least=len(exact.order) if exact.proved else exact.least,
-                cheapest=exact.proved,
-                search=search,
-            )
-        if exact.order is None and exact.proved and best is None:
-            text = "no moves of the pods that may be moved lead there"
-            if budget:
-                text = f"no {counted(budget, 'move')} or fewer of the pods that may be moved lead there"
-            return MovesPlan(
-                outcome="impossible", least=exact.least, reasons=(text,), search=search
-            )
-        if best is not None:
-            return msgspec.structs.replace(best, least=max(best.least, exact.least), search=search)
+    exact = exact or ExactMoves(None, 0, proved=False, steps=0)
+    search = SearchEffort(nodes=effort + exact.steps, exhausted=exact.proved)
+    if exact.order is not None and (best is None or len(exact.order) <= len(best.moves)):
+        return MovesPlan(
+            outcome="moves",
+            moves=moves_of(problem, exact.order),
+            least=len(exact.order) if exact.proved else exact.least,
+            cheapest=exact.proved,
+            search=search,
+        )
     if best is not None:
-        return best
+        return msgspec.structs.replace(best, least=max(best.least, exact.least), search=search)
+    budget = problem.request.budget
+    outcome: MovesOutcome = "unknown"
     text = "no moves were found within the search budget; they may exist"
-    search = SearchEffort(nodes=effort, exhausted=False)
-    return MovesPlan(
-        outcome="unknown", least=exact.least if exact else 0, reasons=(text,), search=search
-    )
+    if exact.proved:
+        number = f"no {counted(budget, 'move')} or fewer" if budget else "no moves"
+        outcome, text = "impossible", f"{number} of the pods that may be moved lead there"
+    return MovesPlan(outcome=outcome, least=exact.least, reasons=(text,), search=search)
 
 
 def _sum(costs: Iterable[tuple[int, int]]) -> tuple[int, int]:

@@ -59,12 +59,8 @@ class EmptiedNodes:
         place_of = np.empty(len(prices), dtype=np.int64)
         place_of[sorted(range(len(prices)), key=prices.__getitem__)] = np.arange(len(prices))
         rows = np.argsort(place_of[eviction_view.unit], kind="stable")
-        for unit, node, back in zip(
-            eviction_view.unit[rows].tolist(),
-            eviction_view.node[rows].tolist(),
-            eviction_view.back[rows].tolist(),
-            strict=True,
-        ):
+        columns = eviction_view.unit, eviction_view.node, eviction_view.back
+        for unit, node, back in zip(*(column[rows].tolist() for column in columns), strict=True):
             self._units.setdefault(node, []).append((unit, back))
             self._nodes.setdefault(unit, []).append((node, back))
             if self._leaf[unit] in self._spare:
@@ -103,15 +99,8 @@ class EmptiedNodes:
         usable = self._eviction_view.full.allowed[kind]
         if self._within is not None:
             usable = usable & self._within
-        asks = [
-            (axis, ask)
-            for axis, ask in enumerate(
-                self._eviction_view.full.requests[kind][
-                    : self._eviction_view.capacity.width
-                ].tolist()
-            )
-            if ask
-        ]
+        requests = self._eviction_view.full.requests[kind][: self._eviction_view.capacity.width]
+        asks = [(axis, ask) for axis, ask in enumerate(requests.tolist()) if ask]
         best: tuple[VictimCost, int] | None = None
         drafts: list[_Draft] = []
         domains = [leaf.pinned] if leaf.pinned >= 0 else range(leaf.level.count)
@@ -156,9 +145,8 @@ class EmptiedNodes:
                     draft.lost[leaf] = draft.lost.get(leaf, self._lost.get(leaf, 0)) + 1
                     changed |= self._nodes_of_leaf[leaf]
                 for other, back in self._nodes[unit]:
-                    draft.free[other] = list(
-                        map(add, draft.free.get(other, self._free[other]), back)
-                    )
+                    free = draft.free.get(other, self._free[other])
+                    draft.free[other] = list(map(add, free, back))
                     changed.add(other)
             left = list(draft.free.get(node, self._free[node]))
             for axis, ask in asks:
@@ -499,8 +487,7 @@ class CostBounds:
     def _missing(self, place: CandidateDomain) -> Ints:
         """Return what is missing of each resource in a domain without evictions, never negative, shape (axes,)."""
         free = self._free if place.nodes is None else self._free[place.nodes]
-        missing: Ints = np.maximum(self._asks - free.sum(axis=0), 0)
-        return missing
+        return np.asarray(np.maximum(self._asks - free.sum(axis=0), 0))
 
     def _freed(self, place: CandidateDomain, units: list[int]) -> Ints:
         """Return what units free of each resource on the nodes of a domain, at most, shape (units, axes)."""

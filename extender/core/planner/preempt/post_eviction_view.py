@@ -401,9 +401,9 @@ class PostEvictionView:
         )
         self.withheld = tuple(u for u in lower if self._rules_of(u) & self.unjudged.keys())
         self.units: tuple[PlanUnit, ...] = tuple(u for u in lower if u not in self.withheld)
-        counting = [i for i, u in enumerate(self.units) if self._rules_of(u)]
         # units that a near or spread rule counts
-        self.counting = np.array(counting, dtype=np.int64)
+        self._counting = [i for i, u in enumerate(self.units) if self._rules_of(u)]
+        self.counting = np.array(self._counting, dtype=np.int64)
         self._everything = without(self.request, (p for u in self.units for p in u.pods))
         self.node_table = node_table.renewed(self._everything.nodes)
         self.bound_request = self._bound_request()
@@ -436,11 +436,6 @@ class PostEvictionView:
         """Return the pods that a rule counts, by unit."""
         pods = {i: [p for p in self.units[i].pods if rule in p.rules] for i in self._counting}
         return {i: counted for i, counted in pods.items() if counted}
-
-    @property
-    def _counting(self) -> list[int]:
-        numbers: list[int] = self.counting.tolist()
-        return numbers
 
     def _compiled(self, leaves: Callable[[int, int], bool]) -> PlacementProblem:
         """Compile what is left when all units are evicted, but for the counts of near and spread rules.
@@ -533,21 +528,19 @@ class PostEvictionView:
         for number, unit in enumerate(self.units):
             for pod in unit.pods:
                 node = self.node_table.index.get(pod.node)
-                doubts = (
-                    self.source.shapes[pod.shape].node_devices if any(node_devices) else frozenset()
-                )
-                for uncounted_resource in sorted(doubts if node is not None else ()):
+                if node is None:
+                    continue
+                doubts = self.source.shapes[pod.shape].node_devices if any(node_devices) else ()
+                for resource in sorted(doubts if unit.kind != "reservation" else ()):
                     on_node = np.zeros(self.node_table.size, dtype=np.bool_)
                     on_node[node] = True
-                    alike = frozenset(
-                        i for i, words in enumerate(node_devices) if uncounted_resource in words
-                    )
-                    if alike and unit.kind != "reservation":
-                        yield EvictionBarrier(number, alike, on_node, uncounted_resource)
-                for i in pod.rules if node is not None else ():
+                    users = [i for i, words in enumerate(node_devices) if resource in words]
+                    if users:
+                        yield EvictionBarrier(number, frozenset(users), on_node, resource)
+                for i in pod.rules:
                     rule = self.request.rules[i]
                     codes, _ = self.node_table.label(rule.keys[0])
-                    if rule.kind == "apart" and node is not None and codes[node] >= 0:
+                    if rule.kind == "apart" and codes[node] >= 0:
                         shapes = frozenset(rule.shapes or rule.about)
                         yield EvictionBarrier(number, shapes, codes == codes[node])
 

@@ -180,11 +180,8 @@ def preempt(
         verdict: The result of `plan` for the same request; None computes it.
     """
     source = request.evictable or Evictable(priority=0)
-    node_table = (
-        node_table
-        if node_table is not None and node_table.nodes is request.nodes
-        else NodeTable(request.nodes)
-    )
+    if node_table is None or node_table.nodes is not request.nodes:
+        node_table = NodeTable(request.nodes)
     lacking = next((t for s in request.shapes for t in s.lacking), "")
     if lacking:
         # kube-scheduler rejects a member whose claim or volume does not exist on every node, whatever is evicted
@@ -363,22 +360,15 @@ class _Decision:
 
     def _awaited(self, solved: Solved) -> str:
         """Return which terminating pods a placement waits for, or all of them where it needs no node of one."""
-        names = [node.name for node in solved.problem.node_table.nodes]
-        used = {
-            names[node]
-            for by_kind in (solved.solution or {}).values()
-            for nodes in by_kind.values()
-            for node in nodes
-        }
+        rows = solved.problem.node_table.nodes
+        placed = (nodes for kinds in (solved.solution or {}).values() for nodes in kinds.values())
+        used = {rows[node].name for nodes in placed for node in nodes}
         going = self.eviction_view.source.going
         awaited = [pod for pod in going if pod.node in used] or [*going]
         where = join_names(sorted({pod.node for pod in awaited}))
-        if len(awaited) == 1:
-            return f"waiting for 1 pod that terminates, on {where}: its capacity is enough, and no pod is evicted"
-        return (
-            f"waiting for {len(awaited)} pods that terminate, on {where}: their capacity is enough, "
-            "and no pod is evicted"
-        )
+        verb, whose = ("terminates", "its") if len(awaited) == 1 else ("terminate", "their")
+        pods = counted(len(awaited), "pod")
+        return f"waiting for {pods} that {verb}, on {where}: {whose} capacity is enough, and no pod is evicted"
 
     def _refused(self, reach: _Reach, free: int, *, extras: bool) -> NoPreemption:
         """Return why no set of units is evicted: none is enough, or none that is was found or can be judged.
@@ -651,24 +641,18 @@ class _Decision:
 
     def _units(self, evicted: Bools, *, running: bool | None = None) -> tuple[PlanUnit, ...]:
         chosen = [self.eviction_view.units[i] for i in np.flatnonzero(evicted)]
-        return tuple(
-            sorted(
-                (u for u in chosen if running is None or (u.kind != "reservation") == running),
-                key=lambda u: u.name,
-            )
-        )
+        units = (u for u in chosen if running is None or (u.kind != "reservation") == running)
+        return tuple(sorted(units, key=lambda unit: unit.name))
 
     def _doubts(self, best: VictimSet, reprieve: Reprieve) -> dict[str, str]:
         """Return the victims that only a resource counted by kube-scheduler alone rules out, with the reason."""
         back = best.evicted & ~reprieve.reprieve_units(
             best.evicted, best.solution, pessimistic=False
         )
-        barriers = [
-            barrier for barrier in reprieve.barriers_against(best.solution) if back[barrier.unit]
-        ]
         resources = {
             self.eviction_view.units[barrier.unit].name: barrier.uncounted_resource
-            for barrier in barriers
+            for barrier in reprieve.barriers_against(best.solution)
+            if back[barrier.unit]
         }
         return {
             name: f"it uses a {resources[name]} on a node of a member that uses one, "
@@ -686,24 +670,19 @@ class _Decision:
             if other.cost.names in names_listed or len(listed) >= ALTERNATIVES_MAX:
                 continue
             names_listed.add(other.cost.names)
-            listed.append(
-                VictimAlternative(
-                    where=other.where or self._nodes_of(other),
-                    units=other.cost.names,
-                    cost=other.cost,
-                    reason=_not_chosen_reason(other.cost, best.cost),
-                )
+            where = other.where or self._nodes_of(other)
+            reason = _not_chosen_reason(other.cost, best.cost)
+            alternative = VictimAlternative(
+                where=where, units=other.cost.names, cost=other.cost, reason=reason
             )
+            listed.append(alternative)
+        reason = "does not free enough capacity"
         for place in victim_sets.infeasible[: ALTERNATIVES_MAX - len(listed)]:
             names = tuple(sorted(self.eviction_view.units[i].name for i in place.units))
-            listed.append(
-                VictimAlternative(
-                    where=place.where,
-                    units=names,
-                    cost=None,
-                    reason="does not free enough capacity",
-                )
+            alternative = VictimAlternative(
+                where=place.where, units=names, cost=None, reason=reason
             )
+            listed.append(alternative)
         return tuple(listed)
 
     def _nodes_of(self, victim_set: VictimSet) -> str:
@@ -776,10 +755,8 @@ def _not_chosen_reason(other: VictimCost, best: VictimCost) -> str:
         if field == "weight":
             if other.units > best.units:
                 return f"costs more: {counted(other.units, 'unit')} instead of {best.units}"
-            mine, theirs = (
-                mine - best.units * PRIORITY_OFFSET,
-                theirs - other.units * PRIORITY_OFFSET,
-            )
+            mine -= best.units * PRIORITY_OFFSET
+            theirs -= other.units * PRIORITY_OFFSET
         instead = "none" if mine == NO_PRIORITY else mine
         return f"costs more: {theirs} instead of {instead} {words}"
     if (other.reserved, other.reserved_pods) != (best.reserved, best.reserved_pods):

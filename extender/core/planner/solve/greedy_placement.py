@@ -460,9 +460,7 @@ def _below(problem: PlacementProblem, index: int, ancestor: int) -> bool:
 def _choices(problem: PlacementProblem, leaf: CompiledGroup, need: int) -> list[dict[int, int]]:
     """Return the choices of members for the minimum, as kind -> pods: the first in order, and the smallest."""
     kind_of = {p: k for k, positions in leaf.members.items() for p in positions}
-    first: dict[int, int] = {}
-    for position in sorted(kind_of)[:need]:
-        first[kind_of[position]] = first.get(kind_of[position], 0) + 1
+    first = dict(Counter(kind_of[position] for position in sorted(kind_of)[:need]))
     smallest: dict[int, int] = {}
     left = need
     for kind in sorted(leaf.members, key=lambda k: (problem.weights[k], k)):

@@ -332,32 +332,20 @@ class _PreferredSearch:
                 if wish.pods.domains(self.solution, level) > wish.best[position]:
                     best, own = wish.best[position], replace(count, groups=(wish.pods,))
                     settled &= self._place_directly([wish.group], own, problem, best)
-            value = count.value(self.solution)
+            bests = [wish.best[position] for wish in wishes]
             settled &= self._is_large(level)
-            if (
-                value > sum(wish.best[position] for wish in wishes)
-                and self.left > 0
-                and not settled
-            ):
-                value = self._minimise(wishes, position, value)
-        self.counts.append(DomainCount(pods, level, value))
+            if count.value(self.solution) > sum(bests) and self.left > 0 and not settled:
+                for wish, bound in zip(wishes, self._bettered(count, bests), strict=True):
+                    wish.best[position] = bound
+        self.counts.append(replace(count, most=count.value(self.solution)))
 
-    def _minimise(
-        self,
-        wishes: list[_Wish],
-        position: int,
-        value: int,
-    ) -> int:
-        """Search for fewer domains with CP-SAT; return how many there are then."""
-        count = DomainCount(tuple(wish.pods for wish in wishes), wishes[0].levels[position], value)
-        value, bound = self._lower(count)
+    def _bettered(self, count: TopologyCount, best: Sequence[int]) -> list[int]:
+        """Search for less of a count than now with CP-SAT; return lower bounds of its groups, given with those that are proved already."""
+        value, bound = self._lower(replace(count, most=count.value(self.solution)))
         if bound >= value:  # proved for all together, so for each
-            for wish in wishes:
-                reached = wish.pods.domains(self.solution, count.level)
-                wish.best[position] = max(wish.best[position], reached)
-        elif len(wishes) == 1:
-            wishes[0].best[position] = max(wishes[0].best[position], bound)
-        return value
+            parts = (replace(count, groups=(pods,)) for pods in count.groups)
+            return [max(n, p.value(self.solution)) for n, p in zip(best, parts, strict=True)]
+        return [max(best[0], bound)] if len(best) == 1 else list(best)
 
     def _lower(self, count: TopologyCount) -> tuple[int, int]:
         """Search for a count below its `most` with CP-SAT, beside what earlier groups keep; return what is reached, and a lower bound."""
@@ -382,21 +370,16 @@ class _PreferredSearch:
         for wish in wishes:
             self._share_equally(wish)
         count = ShareCount(tuple(wish.pods for wish in wishes), level, 0)
-        value = count.value(self.solution)
         if len(wishes) == 1 and not wishes[0].pods.missing:
             # no smallest share is above an equal one; a group that is broken may have one node for all of its pods
             every, fewest = wishes[0].pods.bound + wishes[0].pods.size, wishes[0].best[0]
             if fewest > BROKEN or bool((level.domain < level.labelled).all()):
                 wishes[0].share_best = every - every // fewest
-        if value > sum(wish.share_best for wish in wishes) and self.left > 0:
-            count = replace(count, most=value)
-            value, bound = self._lower(count)
-            for wish in wishes:
-                if bound >= value:  # proved for all together, so for each
-                    wish.share_best = replace(count, groups=(wish.pods,)).value(self.solution)
-                elif len(wishes) == 1:
-                    wish.share_best = max(wish.share_best, bound)
-        self.counts.append(replace(count, most=value))
+        best = [wish.share_best for wish in wishes]
+        if count.value(self.solution) > sum(best) and self.left > 0:
+            for wish, bound in zip(wishes, self._bettered(count, best), strict=True):
+                wish.share_best = bound
+        self.counts.append(replace(count, most=count.value(self.solution)))
 
     def _share_equally(self, wish: _Wish) -> None:
         """Take equal shares of as many domains for a leaf of one kind without bound pods, where these have place for them."""
