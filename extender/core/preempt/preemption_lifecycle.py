@@ -46,13 +46,7 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import Epoch, GangUid, GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, kind_of
 from extender.core.model.pods import Pod
-from extender.core.model.visibility import (
-    EVERYTHING,
-    Visibility,
-    is_hidden,
-    name_for,
-    namespace_of,
-)
+from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, name_for, namespace_of
 
 NAMED_MAX: Final = 3  # victims named in a text
 # reasons of DisruptionTarget on pods that the extender evicts, written by itself or by the Eviction API

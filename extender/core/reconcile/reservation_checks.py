@@ -37,9 +37,7 @@ from extender.core.planner.plan_types import PlanNode
 
 
 def unfit_pods(
-    view: ClusterView,
-    root: GangState | CapacityHold,
-    reservations: Mapping[PodUid, CapacityClaim],
+    view: ClusterView, root: GangState | CapacityHold, reservations: Mapping[PodUid, CapacityClaim]
 ) -> Mapping[PodUid, str]:
     """Return the reservations whose node does not suit the pod any more, apart from capacity, with the reason.
 

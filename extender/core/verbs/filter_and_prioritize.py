@@ -21,11 +21,7 @@ from extender.core.capacity.capacity_claims import (
 )
 from extender.core.log.capacity_claim import NO_CLAIMS
 from extender.core.log.gang_phase import PREEMPTING, TAKEN, capacity_was_taken
-from extender.core.log.reservation_state import (
-    GangState,
-    ReservationState,
-    reservation_of,
-)
+from extender.core.log.reservation_state import GangState, ReservationState, reservation_of
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Tree, foreign_gates

@@ -159,11 +159,7 @@ class EmptiedNodes:
         return draft if not pods else None
 
     def _first_bill(
-        self,
-        node: int,
-        asks: list[tuple[int, int]],
-        draft: _Draft,
-        bills: dict[int, Bill | None],
+        self, node: int, asks: list[tuple[int, int]], draft: _Draft, bills: dict[int, Bill | None]
     ) -> Bill | None:
         """Return `_bill` of a draft with nothing in it; a known one counts against the limit as well."""
         if node in bills:

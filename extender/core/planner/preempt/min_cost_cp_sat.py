@@ -20,11 +20,7 @@ from extender.core.planner.model.node_table import Bools, Ints
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.preempt.candidate_domains import Promising
-from extender.core.planner.preempt.post_eviction_view import (
-    CostModel,
-    PostEvictionView,
-    VictimCost,
-)
+from extender.core.planner.preempt.post_eviction_view import CostModel, PostEvictionView, VictimCost
 from extender.core.planner.solve.cp_sat_placement import (
     ROWS_PER_STEP,
     PlacementModel,

@@ -217,12 +217,7 @@ class _Rows(NamedTuple):
 
 
 def _arrange(
-    positions: Ints,
-    rows: _Rows,
-    levels: Sequence[Ints],
-    left: int,
-    want: int,
-    parts: list[Ints],
+    positions: Ints, rows: _Rows, levels: Sequence[Ints], left: int, want: int, parts: list[Ints]
 ) -> int:
     """Append the order of some positions to `parts`, level by level.
 

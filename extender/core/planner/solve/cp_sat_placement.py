@@ -56,11 +56,7 @@ class _Leaves:
 
 
 def solve_exactly(
-    problem: PlacementProblem,
-    bounds: UpperBounds,
-    *,
-    limit: int,
-    than: Solution | None,
+    problem: PlacementProblem, bounds: UpperBounds, *, limit: int, than: Solution | None
 ) -> CpSatResult:
     """Find a placement of the tree with the most pods, or prove that there is none.
 
