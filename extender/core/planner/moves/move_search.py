@@ -38,7 +38,6 @@ from extender.core.planner.plan_types import (
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.min_cost_cp_sat import EvictionModel
 from extender.core.planner.preempt.post_eviction_view import (
-    CostModel,
     PostEvictionCapacity,
     PostEvictionView,
     without,
@@ -537,8 +536,7 @@ class _TreeAndMoves(EvictionModel):
     def __init__(self, problem: MoveProblem, view: PostEvictionView) -> None:
         self.moves = problem
         units = ~view.none_evicted
-        cost = CostModel(view.request, view.units, view.node_table)
-        super().__init__(view, view.problem(units), cost, units, 0, frozenset())
+        super().__init__(view, view.problem(units), units, 0, frozenset())
 
     def _apart(self) -> Ints:
         """Return the nodes that a pod can be moved to."""

@@ -14,7 +14,7 @@ from extender.core.planner.model.node_table import Bools, Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import PlanUnit
-from extender.core.planner.preempt.post_eviction_view import CostModel, PostEvictionView, VictimCost
+from extender.core.planner.preempt.post_eviction_view import PostEvictionView, VictimCost
 
 # --- an order of units to evict: nodes are emptied one after the other, for one leaf of the tree after the other
 
@@ -44,9 +44,9 @@ class EmptiedNodes:
     """The orders for one request, of which there is one for each domain of its root."""
 
     def __init__(self, places: CandidateDomains) -> None:
-        eviction_view, cost_model, prices = places.eviction_view, places.cost_model, places.prices
+        eviction_view, prices = places.eviction_view, places.prices
         self._eviction_view = eviction_view
-        self._cost_model = cost_model
+        cost_model = self._cost_model = eviction_view.cost_model
         self._capacity: list[list[int]] = eviction_view.capacity.free.tolist()
         self._begin(None)
         self._prices = [price.numbers for price in prices]
@@ -241,11 +241,9 @@ class CandidateDomain:
 class CandidateDomains:
     """The candidate domains of the root of one request; the whole cluster if it has no topology constraint."""
 
-    def __init__(
-        self, eviction_view: PostEvictionView, cost_model: CostModel, *, min_pods: int
-    ) -> None:
+    def __init__(self, eviction_view: PostEvictionView, *, min_pods: int) -> None:
         self.eviction_view = eviction_view
-        self.cost_model = cost_model
+        cost_model = self.cost_model = eviction_view.cost_model
         self.min_pods = min_pods
         self.prices = [cost_model.alone(i) for i in range(len(eviction_view.units))]
         self._emptied: EmptiedNodes | None = None

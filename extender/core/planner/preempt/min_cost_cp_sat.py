@@ -20,7 +20,7 @@ from extender.core.planner.model.node_table import Bools, Ints
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.preempt.candidate_domains import Promising
-from extender.core.planner.preempt.post_eviction_view import CostModel, PostEvictionView, VictimCost
+from extender.core.planner.preempt.post_eviction_view import PostEvictionView, VictimCost
 from extender.core.planner.solve.cp_sat_placement import (
     ROWS_PER_STEP,
     PlacementModel,
@@ -81,7 +81,6 @@ class _NearDomain:
 
 def find_cheapest(
     eviction_view: PostEvictionView,
-    cost_model: CostModel,
     promising: Promising,
     *,
     limit: int,
@@ -100,17 +99,15 @@ def find_cheapest(
 
     def price(candidate: CheapestVictims) -> VictimCost:
         evicted = candidate.evicted if candidate.evicted is not None else hint[0]
-        return cost_model.cost([int(i) for i in np.flatnonzero(evicted)])
+        return eviction_view.cost_model.cost([int(i) for i in np.flatnonzero(evicted)])
 
-    for model, left in _models(eviction_view, cost_model, promising.units, limit, min_pods, best):
+    for model, left in _models(eviction_view, promising.units, limit, min_pods, best):
         candidate = model.minimise(left, hint)
         best.note(candidate, is_better=price(candidate) < price(best))
     return best
 
 
-def find_any(
-    eviction_view: PostEvictionView, cost_model: CostModel, *, limit: int, maximise: bool
-) -> CheapestVictims:
+def find_any(eviction_view: PostEvictionView, *, limit: int, maximise: bool) -> CheapestVictims:
     """Find any set of units without which the tree can be placed, whatever it costs.
 
     Args:
@@ -121,7 +118,7 @@ def find_any(
     """
     units = ~eviction_view.none_evicted
     best = CheapestVictims(None, {}, proved=True, steps=0)
-    for model, left in _models(eviction_view, cost_model, units, limit, 0, best):
+    for model, left in _models(eviction_view, units, limit, 0, best):
         candidate = model.place(left, maximise=maximise)
         best.note(candidate, is_better=size(candidate.solution) > size(best.solution))
         if best.evicted is not None and not maximise:
@@ -131,7 +128,6 @@ def find_any(
 
 def _models(
     eviction_view: PostEvictionView,
-    cost_model: CostModel,
     units: Bools,
     limit: int,
     min_pods: int,
@@ -151,7 +147,7 @@ def _models(
         if share <= 0 or _least_size(eviction_view, problem, units) > share // BUILD_SHARE:
             answer.proved = False
             continue
-        model = EvictionModel(eviction_view, problem, cost_model, units, min_pods, cleared)
+        model = EvictionModel(eviction_view, problem, units, min_pods, cleared)
         fits = model.build(share // BUILD_SHARE)
         built = model.built()
         answer.steps += min(built, share)
@@ -181,13 +177,12 @@ class EvictionModel(PlacementModel):
         self,
         eviction_view: PostEvictionView,
         problem: PlacementProblem,
-        cost_model: CostModel,
         units: Bools,
         min_pods: int,
         cleared: frozenset[int],
     ) -> None:
         self.eviction_view = eviction_view
-        self.cost_model = cost_model
+        self.cost_model = eviction_view.cost_model
         self.units = units  # that may be evicted, shape (units,)
         self.min_pods = min_pods
         self.cleared = cleared  # near rules that must count no pod any more

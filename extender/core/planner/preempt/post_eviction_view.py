@@ -11,6 +11,7 @@ of units is judged with the counts that remain (`base`), and `full`, which leave
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence, Sized
 
@@ -425,6 +426,11 @@ class PostEvictionView:
 
         self.barriers = list(self._barriers())
 
+    @functools.cached_property
+    def cost_model(self) -> CostModel:
+        """Return the costs of its units."""
+        return CostModel(self)
+
     # --- rules that count units -------------------------------------------------------------------
 
     def _rules_of(self, unit: PlanUnit) -> set[int]:
@@ -660,19 +666,12 @@ def unit_cost(priority: int, pods: Sized, lost_min: int = 0) -> dict[str, int]:
 class CostModel:
     """The costs of the units of one request."""
 
-    def __init__(
-        self, request: PlanRequest, units: tuple[PlanUnit, ...], node_table: NodeTable
-    ) -> None:
-        """Compute what does not depend on the set.
-
-        Args:
-            request: Without its terminating pods.
-            node_table: The node table, of nodes with the same labels and taints as those of the request.
-        """
-        self.source = request.evictable or Evictable(priority=0)
-        self.units = units
+    def __init__(self, view: PostEvictionView) -> None:
+        """Compute what does not depend on the set."""
+        self.source, self.units = view.request.evictable or Evictable(priority=0), view.units
+        units = self.units
         running = [p.since_us for u in units if u.kind != "reservation" for p in u.pods]
-        cascades = _cascades(request, units, node_table)
+        cascades = _cascades(view)
         youngest_us = max(running, default=0)
         # per unit the parts of the cost that are sums, as `VictimCost` has them after `broken`
         self.sums = [
@@ -787,15 +786,14 @@ def _tally(numbers: Iterable[int]) -> dict[int, int]:
     return counts
 
 
-def _cascades(
-    request: PlanRequest, units: tuple[PlanUnit, ...], node_table: NodeTable
-) -> list[bool]:
+def _cascades(view: PostEvictionView) -> list[bool]:
     """Return per unit whether it would evict others when it is created again (L33).
 
     Only this one step is considered, and each unit by the cluster before any eviction: its policy lets it preempt, and some
     pod of it fits nowhere in the free capacity, but would fit on a node that its static filters accept if every evictable
     pod of strictly lower priority were evicted there.
     """
+    request, units, node_table = view.request, view.units, view.node_table
     shapes = (request.evictable or Evictable(priority=0)).shapes
     mine = [u for u in units if u.kind != "reservation"]
     if not mine or len({u.priority for u in mine}) == 1:

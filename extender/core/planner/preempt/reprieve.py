@@ -22,7 +22,6 @@ from extender.core.planner.preempt.candidate_domains import (
     Promising,
 )
 from extender.core.planner.preempt.post_eviction_view import (
-    CostModel,
     EvictionBarrier,
     PostEvictionView,
     VictimCost,
@@ -70,19 +69,17 @@ class Reprieve:
     def __init__(
         self,
         eviction_view: PostEvictionView,
-        cost_model: CostModel,
         effort: SearchBudget,
         *,
         min_pods: int,
     ) -> None:
         """Prepare the search; `min_pods`: smallest number of pods to place, 0: the minimum of the tree."""
         self.eviction_view = eviction_view
-        self.cost_model = cost_model
         self.effort = effort
         self.min_pods = min_pods
         self.probes = 0
         self.allowed = PROBES_MAX  # upper limit of `probes` for the current step
-        self.places = CandidateDomains(eviction_view, cost_model, min_pods=min_pods)
+        self.places = CandidateDomains(eviction_view, min_pods=min_pods)
         self.prices = self.places.prices
         self._promising: dict[VictimCost, Promising] = {}
         self._bounds = CostBounds(self.places)
@@ -198,7 +195,7 @@ class Reprieve:
 
     def price(self, evicted: Bools) -> VictimCost:
         """Return the cost of a set."""
-        return self.cost_model.cost([int(i) for i in np.flatnonzero(evicted)])
+        return self.eviction_view.cost_model.cost([int(i) for i in np.flatnonzero(evicted)])
 
     def _most_expensive_first(self, evicted: Bools) -> list[int]:
         chosen: list[int] = np.flatnonzero(evicted).tolist()

@@ -49,7 +49,6 @@ from extender.core.planner.preempt.min_cost_cp_sat import find_any, find_cheapes
 from extender.core.planner.preempt.post_eviction_view import (
     NO_PRIORITY,
     PRIORITY_OFFSET,
-    CostModel,
     PostEvictionView,
     VictimCost,
     with_domains_as_rules,
@@ -324,9 +323,6 @@ class _Decision:
     def __init__(self, request: PlanRequest, node_table: NodeTable, spent: int) -> None:
         self.request = request
         self.eviction_view = PostEvictionView(request, node_table)
-        self.cost_model = CostModel(
-            self.eviction_view.request, self.eviction_view.units, self.eviction_view.node_table
-        )
         self.effort = SearchBudget(request.budget * BUDGETS)
         self.spent = spent  # by planning without evictions
 
@@ -449,7 +445,7 @@ class _Decision:
                 best = _Reach(evicted, solved.solution, bound, proved=False)
             if best.size and (not maximise or best.size == size(bound.solution or {})):
                 return dataclasses.replace(best, proved=bound.proved)
-        exact = find_any(view, self.cost_model, limit=self._share, maximise=maximise)
+        exact = find_any(view, limit=self._share, maximise=maximise)
         self._charge(exact.steps)
         if exact.evicted is not None and size(exact.solution) > best.size:
             return _Reach(exact.evicted, exact.solution, bound, proved=exact.proved)
@@ -561,12 +557,11 @@ class _Decision:
     # --- choosing ----------------------------------------------------------------------------------
 
     def _cheapest(self, evicted: Bools, first: Solution, min_pods: int) -> PreemptionVerdict:
-        reprieve = Reprieve(self.eviction_view, self.cost_model, self.effort, min_pods=min_pods)
+        reprieve = Reprieve(self.eviction_view, self.effort, min_pods=min_pods)
         victim_sets = reprieve.search(evicted, first)
         best = victim_sets.best
         exact = find_cheapest(
             self.eviction_view,
-            self.cost_model,
             reprieve.promising(best),
             limit=(self.effort.limit - self.effort.nodes) // PROOF_SHARE,
             min_pods=min_pods,
