@@ -301,13 +301,8 @@ def better_offer(
         preemption: Not ended.
         nodes: The nodes on which the preemptor is admitted now.
     """
-    data = cancellation(
-        view,
-        preemption,
-        context,
-        reason="no-longer-needed",
-        text="the tree fits without further evictions",
-    )
+    text = "the tree fits without further evictions"
+    data = cancellation(view, preemption, context, reason="no-longer-needed", text=text)
     freed = nodes & {v.node for v in preemption.victims.values()} or nodes & set(preemption.claims)
     # if victims are gone, the plan may use their capacity: without a unit to spare the preemption then completes
     elsewhere = bool(data.units_in_progress) and not data.evicted and not freed

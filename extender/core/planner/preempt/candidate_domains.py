@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import add
 from typing import TypeAlias
@@ -546,34 +547,29 @@ def least_asks(problem: PlacementProblem, min_pods: int) -> Ints:
     Args:
         min_pods: Smallest number of pods to place; 0: the minimum of the tree.
     """
+    width = problem.requests.shape[1]
     if min_pods:
-        members = dict.fromkeys(range(len(problem.kinds)), 0)
+        every: Counter[int] = Counter()
         for group in problem.groups:
-            for kind, positions in group.members.items():
-                members[kind] += len(positions) if group.alive else 0
-        return _smallest(problem, members, min_pods)
+            if group.alive:
+                every.update({kind: len(members) for kind, members in group.members.items()})
+        return _smallest(problem, every, min_pods)
     least: dict[int, Ints] = {}
     for group in reversed(problem.groups):
-        if group.alive and not group.holds:
-            least[group.index] = _least_of(problem, group, least)
-    nothing = np.zeros(problem.requests.shape[1], dtype=np.int64)
-    return least.get(0, nothing)
+        if not group.alive or group.holds:
+            continue
+        if group.leaf:
+            members = {kind: len(positions) for kind, positions in group.members.items()}
+            least[group.index] = _smallest(problem, members, group.least)
+            continue
+        alive = [c for c in group.children if problem.groups[c].alive]
+        needed = max(group.minimum - sum(problem.groups[c].holds for c in alive), 0)
+        rows = np.array([least[c] for c in alive if c in least], dtype=np.int64)
+        least[group.index] = np.sort(rows.reshape(-1, width), axis=0)[:needed].sum(axis=0)
+    return least.get(0, np.zeros(width, dtype=np.int64))
 
 
-def _least_of(problem: PlacementProblem, group: CompiledGroup, least: dict[int, Ints]) -> Ints:
-    if group.leaf:
-        members = {kind: len(positions) for kind, positions in group.members.items()}
-        return _smallest(problem, members, group.least)
-    alive = [c for c in group.children if problem.groups[c].alive]
-    needed = group.minimum - sum(problem.groups[c].holds for c in alive)
-    rows = [least[c] for c in alive if c in least]
-    if needed <= 0 or not rows:
-        return np.zeros(problem.requests.shape[1], dtype=np.int64)
-    total: Ints = np.sort(np.stack(rows), axis=0)[:needed].sum(axis=0)
-    return total
-
-
-def _smallest(problem: PlacementProblem, members: dict[int, int], count: int) -> Ints:
+def _smallest(problem: PlacementProblem, members: Mapping[int, int], count: int) -> Ints:
     """Return per axis the sum of the smallest requests of so many members."""
     kinds = sorted(members)
     total = np.zeros(problem.requests.shape[1], dtype=np.int64)

@@ -59,21 +59,6 @@ from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.preferred_topology import grant_preferred, has_wishes
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
 
-Search: TypeAlias = Callable[[int], Solved]  # for the same tree with another minimum of its root
-
-
-def best_partial(all_evicted: Solved, search: Search) -> str:
-    """Return how many of the pods or child groups that the root needs could be placed together.
-
-    Args:
-        all_evicted: The proof that the tree does not fit when all units are evicted.
-        search: Solves the same with another minimum of the root; called a few times.
-    """
-    needed = threshold(all_evicted.problem.groups[0].source)
-    held, alone, word = _best(all_evicted)
-    got, proved = _at_once(held, min(alone, needed - 1), search)
-    return f"{got if proved else f'at least {got}'} of {needed} {word}"
-
 
 def _best(solved: Solved) -> tuple[int, int, str]:
     """Return how many elements the root has, how many could be placed one at a time, and the word for them."""
@@ -88,27 +73,6 @@ def _best(solved: Solved) -> tuple[int, int, str]:
     word = f"child groups, each{min(where)}" if len(where) == 1 and all(where) else "child groups"
     held = sum(c.holds for c in children)
     return held, sum(c.holds or bool((best[c.index] >= 0).any()) for c in children), word
-
-
-def _at_once(held: int, most: int, search: Search) -> tuple[int, bool]:
-    """Find how many can be placed together: two groups may need the same rack.
-
-    Args:
-        held: Elements that bound members satisfy.
-        most: An upper bound.
-
-    Returns:
-        The number, and whether it is proved to be the largest.
-    """
-    proved, target = True, most
-    while held < most:
-        solved = search(target)
-        if solved.solution is not None:
-            held = target
-        else:
-            most, proved = target - 1, proved and solved.proved
-        target = (held + most + 1) // 2
-    return held, proved
 
 
 ALTERNATIVES_MAX = 8
@@ -495,10 +459,29 @@ class _Decision:
         effect = "frees capacity for no further member"
         if not extras:
             most = "at most " if len(self.eviction_view.counting) else ""
-            effect = f"yields {most}{best_partial(reach.bound, self._with_minimum)}"
+            effect = f"yields {most}{self._best_partial(reach.bound)}"
         left = () if extras else diagnose(self.eviction_view.bound_request, reach.bound)
         more = tuple(f"after that eviction: {text}" for text in left)
         return self._none_helps(lambda readers: f"{self._all_units(readers)} {effect}", more)
+
+    def _best_partial(self, all_evicted: Solved) -> str:
+        """Return how many of the pods or child groups that the root needs could be placed together: two groups may need the same rack.
+
+        Args:
+            all_evicted: The proof that the tree does not fit when all units are evicted.
+        """
+        needed = threshold(all_evicted.problem.groups[0].source)
+        held, alone, word = _best(all_evicted)
+        most, proved = min(alone, needed - 1), True
+        target = most
+        while held < most:
+            solved = self._with_minimum(target)
+            if solved.solution is not None:
+                held = target
+            else:
+                most, proved = target - 1, proved and solved.proved
+            target = (held + most + 1) // 2
+        return f"{held if proved else f'at least {held}'} of {needed} {word}"
 
     def _counting_rules(self, rules: tuple[PlanRule, ...]) -> Iterator[PlanRule]:
         """Yield the near and spread rules that count a unit."""
