@@ -56,15 +56,17 @@ class _Leaves:
 
 
 def solve_exactly(
-    problem: PlacementProblem, bounds: UpperBounds, *, limit: int, than: Solution | None
+    problem: PlacementProblem, bounds: UpperBounds, *, limit: int, better_than: Solution | None
 ) -> CpSatResult:
     """Find a placement of the tree with the most pods, or prove that there is none.
 
     Args:
-        than: A placement to better, with a part of the limit; None: any placement of the minimum is enough.
+        better_than: A placement to better, with a part of the limit; None: any placement of the minimum is enough.
     """
-    part = 1 if than is None else EXTRAS_PART
-    return PlacementModel(problem, bounds).search(limit, than, optimise=than is not None, part=part)
+    part = 1 if better_than is None else EXTRAS_PART
+    return PlacementModel(problem, bounds).search(
+        limit, better_than, optimise=better_than is not None, part=part
+    )
 
 
 class PlacementModel:

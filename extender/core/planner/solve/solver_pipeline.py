@@ -227,7 +227,7 @@ def solve(
     hint = best.solution() if best is not None else None
     nodes = effort.nodes
     if hint is None:  # first any placement of the minimum, or the proof that there is none
-        first = solve_exactly(problem, bounds, limit=request.budget - nodes, than=None)
+        first = solve_exactly(problem, bounds, limit=request.budget - nodes, better_than=None)
         nodes += first.steps
         if first.outcome in {"none", "unknown"} or not maximise:
             solution = first.solution if first.outcome == "found" else None
@@ -235,7 +235,7 @@ def solve(
         hint = first.solution
     if size(hint) >= bounds.root:
         return Solved(problem, bounds, hint, proved=True, nodes=nodes)
-    more = solve_exactly(problem, bounds, limit=request.budget - nodes, than=hint)
+    more = solve_exactly(problem, bounds, limit=request.budget - nodes, better_than=hint)
     nodes += more.steps
     if more.outcome == "unknown":
         return Solved(problem, bounds, hint, proved=False, nodes=nodes)

@@ -28,7 +28,7 @@ from tests.unit.core.planner.preempt.test_victim_search_cases import ask, leaf, 
 
 def only_proofs(*args, **options) -> CheapestVictims:
     """Stand for the integer program: nothing is found, and only what the bounds prove is proved."""
-    return CheapestVictims(None, {}, proved=args[2].proved, steps=0)
+    return CheapestVictims(None, {}, proved=args[1].proved, steps=0)
 
 
 def everything(bounds: CostBounds, best, evicted) -> Promising:
