@@ -29,7 +29,7 @@ from extender.core.planner.plan_types import (
     PlanVictim,
 )
 from extender.core.planner.planning import plan
-from extender.core.planner.preempt.post_eviction_view import CostModel, PostEvictionView
+from extender.core.planner.preempt.post_eviction_view import PostEvictionView
 from extender.core.planner.preempt.reprieve import Reprieve
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
 from extender.core.planner.solve.greedy_placement import SearchBudget
@@ -171,8 +171,7 @@ def evict_all_then_reprieve(request: PlanRequest, fleet: NodeTable) -> Victims:
     evicted = ~view.none_evicted
     solved = solve(view.request, view.node_table, problem=view.problem(evicted), maximise=False)
     assert solved.solution is not None
-    cost_model = CostModel(view.request, view.units, view.node_table)
-    reprieve = Reprieve(view, cost_model, SearchBudget(request.budget), min_pods=0)
+    reprieve = Reprieve(view, SearchBudget(request.budget), min_pods=0)
     kept = reprieve.reprieve_units(evicted, solved.solution)
     return Victims(pods=sum(len(view.units[i].pods) for i in np.flatnonzero(kept)), proved=False)
 

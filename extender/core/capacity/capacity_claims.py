@@ -330,12 +330,8 @@ def claimed_under_victims(
 ) -> dict[str, int]:
     """Return the claimed capacity on a node that victims still use.
 
-    kube-scheduler counts it twice meanwhile: as used by the victims, and for the members nominated there.
-
-    Args:
-        priority: As in `claims_against`.
-        gang_uid: As in `claims_against`.
-        lower: As in `claims_against`.
+    kube-scheduler counts it twice meanwhile: as used by the victims, and for the members nominated there. The arguments are
+    those of `claims_against`.
     """
     claims = claims_against(
         state, node, priority=priority, gang_uid=gang_uid, lower=lower, kinds=("preemption",)
@@ -526,9 +522,14 @@ def ended_holds(
         yield ReservationReleased(
             plan=holds[0].plan,
             reason=reason,
-            pods=tuple(ReleasedPod(pod=hold.pod, uid=hold.uid, node=hold.node) for hold in holds),
+            pods=released_pods(holds),
             message=f"capacity that was held for the replacement of a lost member: {words}",
         )
+
+
+def released_pods(claims: Iterable[CapacityClaim]) -> tuple[ReleasedPod, ...]:
+    """Return the pods of some claims, as the event of their end has them."""
+    return tuple(ReleasedPod(pod=c.pod, uid=c.uid, node=c.node) for c in claims)
 
 
 def _replaced_past_us(root: GangState, tree: Tree | None, hold: CapacityClaim) -> bool:

@@ -259,17 +259,10 @@ def _turn(
     state: ReservationState, root: GangState, now_us: int
 ) -> tuple[int, int, int, int, str, GangUid]:
     unused = state.unused_holds.get(namespace_of(root.gang))
-    delayed = unused is not None and counts_as_unused(unused, now_us)
-    ended_us = unused.ended_us if unused is not None and delayed else 0
-    own_us = root.no_hold_until_us if delayed else 0
-    return (
-        -root.priority,
-        ended_us,
-        own_us,
-        root.refused_since_us,
-        root.gang,
-        root.uid,
-    )
+    after_us = (0, 0)
+    if unused is not None and counts_as_unused(unused, now_us):
+        after_us = unused.ended_us, root.no_hold_until_us
+    return (-root.priority, *after_us, root.refused_since_us, root.gang, root.uid)
 
 
 def displaced_holds(state: ReservationState, root: GangState) -> tuple[CapacityHold, ...]:
@@ -429,13 +422,24 @@ class HoldShare:
 
     def over(self, plan: Plan) -> HoldRefusal | None:
         """Return why what a plan needs for the minimum is not held; None: it is no more than the share."""
-        needs = self._needs(plan)
-        over = self._too_much(self._whole, needs)
-        return self._refusal({name: needs[name] for name in over}) if over else None
-
-    @cached_property
-    def _whole(self) -> Mapping[str, int]:
-        return sum(self._capacity.values(), Counter[str]())
+        capacity, every = sum(self._capacity.values(), Counter[str]()), self._needs(plan)
+        needs = {name: every[name] for name in self._too_much(capacity, every)}
+        if not needs:
+            return None
+        whole = {name: capacity[name] for name in needs}
+        limit = {name: amount * self._max_percent // 100 for name, amount in whole.items()}
+        percent = max(-(-amount * 100 // whole[name]) for name, amount in needs.items())
+        smaller = f"lower what its minimum needs to at most {amounts_text(limit)}, or "
+        return HoldRefusal(
+            reason=(
+                f"no capacity is held for it: its minimum needs {amounts_text(needs)}; the nodes that its pods may use "
+                f"have {amounts_text(whole)}, of which {self._max_percent} percent may be held for one namespace"
+            ),
+            help=(
+                f"to have capacity held for it, {smaller if all(limit.values()) else ''}"
+                f"set GANG_EXTENDER_HOLD_CAPACITY_MAX_PERCENT to {percent}"
+            ),
+        )
 
     def _needs(self, plan: Plan) -> Mapping[str, int]:
         needs = Counter[str]()
@@ -450,22 +454,6 @@ class HoldShare:
             for name, amount in needs.items()
             if amount * 100 > capacity.get(name, 0) * self._max_percent
         ]
-
-    def _refusal(self, needs: Mapping[str, int]) -> HoldRefusal:
-        whole = {name: self._whole[name] for name in needs}
-        limit = {name: amount * self._max_percent // 100 for name, amount in whole.items()}
-        percent = max(-(-amount * 100 // whole[name]) for name, amount in needs.items())
-        smaller = f"lower what its minimum needs to at most {amounts_text(limit)}, or "
-        return HoldRefusal(
-            reason=(
-                f"no capacity is held for it: its minimum needs {amounts_text(needs)}; the nodes that its pods may use "
-                f"have {amounts_text(whole)}, of which {self._max_percent} percent may be held for one namespace"
-            ),
-            help=(
-                f"to have capacity held for it, {smaller if all(limit.values()) else ''}"
-                f"set GANG_EXTENDER_HOLD_CAPACITY_MAX_PERCENT to {percent}"
-            ),
-        )
 
 
 def _own_pods(own: Iterable[PlanVictim], request: PlanRequest, plan: Plan) -> HoldRefusal:
@@ -619,11 +607,9 @@ def _without_place(
         """Subtract pods on the nodes of the new hold; return whether all fit there."""
         fit = True
         for pod in held:
-            free = left.get(pod.node)
-            for name, amount in pod.requests.items() if free is not None else ():
-                assert free is not None
-                free[name] = free.get(name, 0) - amount
-                fit = fit and free[name] >= 0
+            if (free := left.get(pod.node)) is not None:
+                add_amounts(free, pod.requests, -1)
+                fit = fit and all(free[name] >= 0 for name in pod.requests)
         return fit
 
     new = tuple(pods)
@@ -684,16 +670,11 @@ def _hold_end(
         change = "only pods of its own namespace are still in its way"
     if change:
         return "changed", change
-    lost = _lost_node(view, hold)
-    if lost:
+    if lost := _lost_node(view, hold):
         return "node-lost", lost
-    taken = [node for node in nodes_of(hold) if _is_taken(view, state, hold, node)]
-    if taken:
-        where = counted(len(taken), "node")
-        return (
-            "superseded",
-            f"trees of higher priority, or pods that stay, use its capacity on {where}",
-        )
+    if taken := [node for node in nodes_of(hold) if _is_taken(view, state, hold, node)]:
+        text = "trees of higher priority, or pods that stay, use its capacity on"
+        return "superseded", f"{text} {counted(len(taken), 'node')}"
     if hold.until_us <= now_us:
         return "expired", "the capacity did not free in time"
     return None
@@ -707,8 +688,7 @@ def _change(view: ClusterView, tree: Tree, hold: CapacityHold) -> str:
         return f"its priority is {tree.root.priority} now"
     if _minima(group_records(tree, None)) != _minima(hold.groups):
         return "its groups or their minima have changed"
-    changed = [held for held in hold.pods if not _waits(view, held)]
-    if changed:
+    if changed := [held for held in hold.pods if not _waits(view, held)]:
         return f"{len(changed)} of {counted(len(hold.pods), 'pod')} that capacity is held for do not wait any more, or request something else"
     return ""
 
@@ -733,7 +713,7 @@ def _lost_node(view: ClusterView, hold: CapacityHold) -> str:
         if node.unschedulable:
             return f"node {name} was cordoned"
     unfit = unfit_pods(view, hold, {held.uid: held for held in hold.pods})
-    return next((f"{words.removesuffix(':')}" for _, words in sorted(unfit.items())), "")
+    return next((words.removesuffix(":") for _, words in sorted(unfit.items())), "")
 
 
 def _is_taken(
@@ -747,9 +727,8 @@ def _is_taken(
         if not may_leave(pod):
             add_amounts(used, dict(pod.shape.requests))
     for claim in above:
-        if claim.kind == "preemption" or (
-            claim.kind == "reservation" and unassigned(view, claim.uid)
-        ):
+        waits = claim.kind == "reservation" and unassigned(view, claim.uid)
+        if waits or claim.kind == "preemption":
             add_amounts(used, claim.requests)
     allocatable = view.nodes[name].allocatable
     asks: dict[str, int] = {}

@@ -7,7 +7,8 @@ The priority of a unit is that of its groups, the highest where they differ; tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
@@ -16,9 +17,8 @@ from msgspec import UNSET
 
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
 from extender.core.capacity.capacity_claims import claims_against, is_preempting
-from extender.core.capacity.free_capacity import NO_HOLDS
 from extender.core.log.capacity_claim import CapacityClaim
-from extender.core.log.reservation_state import GangState, Reservation, ReservationState, claims_of
+from extender.core.log.reservation_state import GangState, ReservationState, claims_of
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
@@ -130,9 +130,8 @@ def evictable_for(
         ruled: The result of `ruled_part` for the same request.
         spared: Units and roots that must not be evicted at any priority, as Kind/namespace/name.
     """
-    moment = moment or EvictableContext()
-    collection = _Collection(view, state, forest, tree, ruled, moment.now_us)
-    return collection.collect(moment, set(spared))
+    collection = _Collection(view, state, forest, tree, ruled, moment or EvictableContext())
+    return collection.collect(set(spared))
 
 
 def may_preempt(tree: Tree) -> bool:
@@ -190,38 +189,29 @@ class _Above(msgspec.Struct, frozen=True, kw_only=True):
     tree: Tree | None = None  # their tree, unless it is disrupted as a whole
     priority: int | None = None  # of these groups; None: there are none
 
-    def priority_of(self, pod: Pod) -> int:
-        """Return the priority by which a member is a victim."""
-        return pod.priority if self.priority is None else self.priority
 
-
+@dataclass
 class _Collection:
-    def __init__(
-        self,
-        view: ClusterView,
-        state: ReservationState,
-        forest: Forest,
-        tree: Tree,
-        ruled: InterpodRulePart,
-        now_us: int,
-    ) -> None:
-        self.now_us = now_us
-        self.view = view
-        self.state = state
-        self.forest = forest
-        self.tree = tree
-        self.ruled = ruled
-        self.own = {pod.uid for pod in tree.pods}
+    view: ClusterView
+    state: ReservationState
+    forest: Forest
+    tree: Tree
+    ruled: InterpodRulePart
+    moment: EvictableContext
+
+    def __post_init__(self) -> None:
+        self.now_us = self.moment.now_us
+        self.own = {pod.uid for pod in self.tree.pods}
         self.above: dict[GroupKey | None, _Above] = {None: _Above()}
-        self.guards = BudgetIndex(view.budgets.values())
+        self.guards = BudgetIndex(self.view.budgets.values())
         self.shapes: dict[PodShape, int] = {}
         self.budgets: dict[str, int] = {}
         self.gangs: list[PlanGang] = []
         self.gang_of: dict[GroupKey, int] = {}
 
-    def collect(self, moment: EvictableContext, spared: set[str]) -> Evictable:
+    def collect(self, spared: set[str]) -> Evictable:
         """Return the collection; tables are in the order of `victim_codec`."""
-        drafts, going, left_alone = self._drafts(spared, moment.now_us)
+        drafts, going, left_alone = self._drafts(spared)
         budgets = self._add_budgets(drafts)
         self._add_gangs(drafts)
         victims = {uid for p in self.state.preemptions.values() for uid in p.victims}
@@ -237,7 +227,7 @@ class _Collection:
             )
             for d in sorted(drafts, key=lambda d: (d.kind, d.name))
         ]
-        units += self._reservations(self.tree.root.priority, set(moment.releasing), spared)
+        units += self._reservations(self.tree.root.priority, spared)
         return Evictable(
             priority=self.tree.root.priority,
             may_preempt=may_preempt(self.tree),
@@ -250,7 +240,7 @@ class _Collection:
             now_min=self.now_us // MINUTE_US if self.now_us else UNSET,
         )
 
-    def _drafts(self, spared: set[str], now_us: int) -> tuple[list[_Draft], list[Pod], set[str]]:
+    def _drafts(self, spared: set[str]) -> tuple[list[_Draft], list[Pod], set[str]]:
         """Return the units that may be evicted, the terminating pods, and the names of units that are spared."""
         drafts: dict[str, _Draft] = {}
         barred: set[str] = set()  # units with a pod that must stay
@@ -259,7 +249,7 @@ class _Collection:
             for pod in pods.values() if node in self.view.nodes else ():
                 # A pod that terminates but stays, because of a finalizer or a failed node, is no victim, and no tree waits
                 # for its capacity: one such pod could otherwise keep trees waiting for ever.
-                if is_stuck(pod, now_us):
+                if is_stuck(pod, self.now_us):
                     continue
                 if pod.deleting:
                     if self._may_wait_for(pod, node):
@@ -282,7 +272,7 @@ class _Collection:
         """Add a pod to its unit and return True; return False if it must stay."""
         above = self._above(pod.group)
         top, whole = above.top, above.whole
-        priority = above.priority_of(pod)
+        priority = pod.priority if above.priority is None else above.priority
         uid = pod.uid if whole is None else whole.uid
         exempt = pod.static or pod.namespace in EXEMPT_NAMESPACES
         if priority >= self.tree.root.priority or pod.uid in self.own or exempt:
@@ -303,21 +293,17 @@ class _Collection:
     # --- what a pod belongs to ---------------------------------------------------------------------
 
     def _above(self, leaf: GroupKey | None) -> _Above:
-        above = self.above.get(leaf)
-        if above is None:
-            above = self.above[leaf] = self._look_above(leaf)
-        return above
-
-    def _look_above(self, leaf: GroupKey | None) -> _Above:
-        above = groups_above(self.view, leaf)
-        whole = [group for group in above if group.disruption_mode == "all"]
-        tree = self.forest.tree_of(leaf)
-        return _Above(
-            top=above[-1] if above else None,
-            priority=max((group.priority for group in above), default=None),
-            whole=whole[-1] if whole else None,
-            tree=None if tree is None or tree.root.disruption_mode == "all" else tree,
-        )
+        if leaf not in self.above:
+            above = groups_above(self.view, leaf)
+            whole = [group for group in above if group.disruption_mode == "all"]
+            tree = self.forest.tree_of(leaf)
+            self.above[leaf] = _Above(
+                top=above[-1] if above else None,
+                priority=max((group.priority for group in above), default=None),
+                whole=whole[-1] if whole else None,
+                tree=None if tree is None or tree.root.disruption_mode == "all" else tree,
+            )
+        return self.above[leaf]
 
     def _add_gangs(self, drafts: Iterable[_Draft]) -> None:
         """Add the trees of which a pod may be evicted, except those that are disrupted as a whole."""
@@ -390,9 +376,7 @@ class _Collection:
 
     # --- reservations ------------------------------------------------------------------------------
 
-    def _reservations(
-        self, priority: int, releasing: set[GangUid], spared: set[str]
-    ) -> list[PlanUnit]:
+    def _reservations(self, priority: int, spared: set[str]) -> list[PlanUnit]:
         """Return units of reservations and claims whose pods do not run yet, one unit per tree.
 
         Those of a started gang are left out: some of its members are bound, but not its minimum, so it is completed
@@ -401,7 +385,11 @@ class _Collection:
         units = []
         for name, uid, lower in self._lower_holders(priority):
             root = self.state.gangs.get(uid)
-            if uid in releasing or name in spared or (root is not None and self._started(root)):
+            if (
+                uid in self.moment.releasing
+                or name in spared
+                or (root is not None and self._started(root))
+            ):
                 continue
             held = [*root.reservations.values()] if root is not None else []
             if is_preempting(self.state, uid):
@@ -439,10 +427,8 @@ class _Collection:
         return node in self.view.nodes and (pod is None or pod.node is None)
 
     def _started(self, root: GangState) -> bool:
-        held: Mapping[PodUid, Reservation] = root.reservations or NO_HOLDS
-        assigned = any(
-            (p := self.view.pods.get(u)) is not None and p.node is not None for u in held
-        )
+        pods = map(self.view.pods.get, root.reservations)
+        assigned = any(pod is not None and pod.node is not None for pod in pods)
         return root.phase != "scheduled" and (bool(root.bound) or assigned)
 
     def _expected(self, reservation: CapacityClaim) -> PlanVictim:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -111,23 +112,18 @@ def broken_gangs(tree: Tree, leaving: Collection[PodUid]) -> list[tuple[Group, i
     ]
 
 
+@dataclass
 class _Parting:
-    def __init__(
-        self,
-        view: ClusterView,
-        state: ReservationState,
-        forest: Forest,
-        tree: Tree | None,
-        ruled: InterpodRulePart | None,
-        limits: MoveLimits,
-    ) -> None:
-        self.view = view
-        self.state = state
-        self.forest = forest
-        self.ruled = ruled
-        self.limits = limits
-        self.tree = tree
-        self.victims = {uid for p in state.preemptions.values() for uid in p.victims}
+    view: ClusterView
+    state: ReservationState
+    forest: Forest
+    tree: Tree | None
+    ruled: InterpodRulePart | None
+    limits: MoveLimits
+
+    def __post_init__(self) -> None:
+        view, tree = self.view, self.tree
+        self.victims = {uid for p in self.state.preemptions.values() for uid in p.victims}
         self.own = {pod.uid for pod in tree.pods} if tree is not None else set()
         self.guards = BudgetIndex(view.budgets.values())
         self.rules = {
@@ -309,10 +305,7 @@ class _Parting:
         """Return whether another pod of a group runs."""
         tree = self.forest.trees[self.forest.root_of[group.key]]
         waiting = [group.key]
-        while waiting:
-            key = waiting.pop()
+        for key in waiting:  # it grows
             waiting += [child.key for child in tree.children.get(key, ())]
-            for other in tree.members.get(key, ()):
-                if other.uid != pod.uid and other.node is not None and not other.deleting:
-                    return True
-        return False
+        members = (other for key in waiting for other in tree.members.get(key, ()))
+        return any(p.uid != pod.uid and p.node is not None and not p.deleting for p in members)

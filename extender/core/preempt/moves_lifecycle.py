@@ -183,12 +183,7 @@ def _free_later(view: ClusterView, state: ReservationState, name: NodeName) -> d
 
 
 def ended(
-    moves: PendingMoves,
-    source: EventSource,
-    reason: MovesEndReason,
-    message: str,
-    *,
-    by: str = "",
+    moves: PendingMoves, source: EventSource, reason: MovesEndReason, message: str, *, by: str = ""
 ) -> NewEvent:
     """Return the event that ends moves."""
     data = MovesEnded(

@@ -44,15 +44,9 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import PendingPreemption, ReservationState, Victim
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import Epoch, GangUid, GroupKey, NodeName, PlanId, PodUid
-from extender.core.model.pod_groups import Forest, Tree, kind_of
+from extender.core.model.pod_groups import Forest, kind_of
 from extender.core.model.pods import Pod
-from extender.core.model.visibility import (
-    EVERYTHING,
-    Visibility,
-    is_hidden,
-    name_for,
-    namespace_of,
-)
+from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, name_for, namespace_of
 
 NAMED_MAX: Final = 3  # victims named in a text
 # reasons of DisruptionTarget on pods that the extender evicts, written by itself or by the Eviction API
@@ -234,16 +228,13 @@ def _cancel_reason(
         return "preemptor-deleted", f"{key} was deleted"
     tree = forest.trees.get(key)
     if tree is None or tree.problems:
-        return "invalid", _problem(tree)
+        moved = "its root belongs to another tree now"
+        return "invalid", tree.problems[0].message if tree is not None else moved
     claimed = [c.uid for claims in preemption.claims.values() for c in claims]
     claimants = claimed or preemption.extras
     if claimants and not any(_waits(view, uid) for uid in claimants):
         return "preemptor-deleted", "the members that the capacity was claimed for are gone"
     return "", ""
-
-
-def _problem(tree: Tree | None) -> str:
-    return tree.problems[0].message if tree is not None else "its root belongs to another tree now"
 
 
 def _waits(view: ClusterView, uid: PodUid) -> bool:
@@ -310,13 +301,8 @@ def better_offer(
         preemption: Not ended.
         nodes: The nodes on which the preemptor is admitted now.
     """
-    data = cancellation(
-        view,
-        preemption,
-        context,
-        reason="no-longer-needed",
-        text="the tree fits without further evictions",
-    )
+    text = "the tree fits without further evictions"
+    data = cancellation(view, preemption, context, reason="no-longer-needed", text=text)
     freed = nodes & {v.node for v in preemption.victims.values()} or nodes & set(preemption.claims)
     # if victims are gone, the plan may use their capacity: without a unit to spare the preemption then completes
     elsewhere = bool(data.units_in_progress) and not data.evicted and not freed
@@ -474,25 +460,24 @@ def takeovers_by_pods(
     }
 
     def end_of(uid: GangUid, preemption: PendingPreemption) -> Iterator[NewEvent]:
-        root = state.gangs.get(uid)
+        root, users = state.gangs.get(uid), frozenset[PodUid]()
         earlier = context.present.get(preemption.id, frozenset())
-        if preemption.claims:
-            newcomers = _sitting_in_claims(view, preemption, earlier)
-        elif root is not None and uid in superseded and not root.bound:
+        nodes: Collection[NodeName] = preemption.claims
+        if not nodes and root is not None and uid in superseded and not root.bound:
             users = frozenset(PodUid(user.uid) for user in superseded[uid].taken_by)
-            newcomers = {
-                n: p
-                for n in {pod.node for pod in superseded[uid].pods}
-                if (p := _newcomer(view, preemption, n, earlier, among=users))
-            }
-        else:
-            return
+            nodes = {pod.node for pod in superseded[uid].pods}
+        newcomers = {
+            node: pod
+            for node in nodes
+            if (pod := _newcomer(view, preemption, node, earlier, among=users)) is not None
+            and (not preemption.claims or claims_do_not_fit(view, preemption, node))
+        }
         if newcomers:
             pod = newcomers[min(newcomers)]
             by = TakeoverPreemptor(name=f"Pod/{pod.path}", uid=pod.uid, priority=pod.priority)
-            nodes = sorted(newcomers)
-            action = f"uses the capacity{_on(nodes)}"
-            yield _superseding_event(view, preemption, by, context, lost=nodes, action=action)
+            lost = sorted(newcomers)
+            action = f"uses the capacity{_on(lost)}"
+            yield _superseding_event(view, preemption, by, context, lost=lost, action=action)
 
     drafts: list[NewEvent] = []
     for uid, preemption in state.preemptions.items():
@@ -501,18 +486,6 @@ def takeovers_by_pods(
             decide = functools.partial(end_of, uid, preemption)
             drafts += context.gangs.decide(uid, name, decide)
     return drafts
-
-
-def _sitting_in_claims(
-    view: ClusterView, preemption: PendingPreemption, earlier: Collection[PodUid]
-) -> Mapping[NodeName, Pod]:
-    """Return by node a new pod of higher priority, where the rest is too small for the claims of the preemptor."""
-    newcomers: dict[NodeName, Pod] = {}
-    for node in preemption.claims:
-        pod = _newcomer(view, preemption, node, earlier)
-        if pod is not None and claims_do_not_fit(view, preemption, node):
-            newcomers[node] = pod
-    return newcomers
 
 
 def _newcomer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
@@ -14,14 +15,13 @@ from extender.core.admit.verdict_events import (
     draft_for,
     still_holds,
 )
-from extender.core.capacity.capacity_claims import claimed_under_victims
+from extender.core.capacity.capacity_claims import claimed_under_victims, released_pods
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.events import (
     AlternativeRecord,
     EventSource,
     NewEvent,
     PreemptionPlanned,
-    ReleasedPod,
     ReservationReleased,
     SupersededRecord,
     VictimPod,
@@ -104,7 +104,7 @@ def release_reservations(
             ReservationReleased(
                 plan=plan,
                 reason="superseded",
-                pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
+                pods=released_pods(held),
                 message="its gang is evicted as a whole",
             ),
         )
@@ -205,17 +205,15 @@ def _behind_victims(
     view: ClusterView, state: ReservationState, tree: Tree
 ) -> Mapping[NodeName, Mapping[str, int]]:
     """Return by node the capacity that other preemptors claim and that their victims still use."""
-    root = tree.root
-    amounts = (
-        (
-            node,
-            claimed_under_victims(
-                view, state, node, priority=root.priority, gang_uid=root.uid, lower=True
-            ),
-        )
-        for node in {node for p in state.preemptions.values() for node in p.claims}
+    claimed_on = functools.partial(
+        claimed_under_victims,
+        *(view, state),
+        priority=tree.root.priority,
+        gang_uid=tree.root.uid,
+        lower=True,
     )
-    return {node: claimed for node, claimed in amounts if claimed}
+    nodes = {node for p in state.preemptions.values() for node in p.claims}
+    return {node: claimed for node in nodes if (claimed := claimed_on(node))}
 
 
 def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
@@ -241,26 +239,17 @@ def preemption_still_holds(
 
 def _is_as_it_was(unit: PlanUnit, after: PlanUnit | None, view: ClusterView) -> bool:
     """Return whether a unit has the same pods, but for those that are leaving; None: it has none any more."""
-    before = _places(unit)
-    left = _places(after) if after is not None else frozenset()
+    before = {(pod.uid, pod.node) for pod in unit.pods}
+    left = {(pod.uid, pod.node) for pod in after.pods} if after is not None else set()
     missing = before - left
     if not left <= before or (missing and unit.kind == "reservation"):
         return False
-    return all(_is_leaving(view, uid) for uid, _ in missing)
+    pods = (view.pods.get(uid) for uid, _ in missing)
+    return all(pod is None or pod.deleting for pod in pods)
 
 
 def _identity(unit: PlanUnit) -> tuple[str, str, str, int]:
     return unit.kind, unit.name, unit.uid, unit.priority
-
-
-def _places(unit: PlanUnit) -> frozenset[tuple[PodUid, NodeName]]:
-    return frozenset((p.uid, p.node) for p in unit.pods)
-
-
-def _is_leaving(view: ClusterView, uid: PodUid) -> bool:
-    """Return whether a pod terminates, or is gone."""
-    pod = view.pods.get(uid)
-    return pod is None or pod.deleting
 
 
 def _after_evictions(request: PlanRequest, units: Collection[PlanUnit]) -> PlanRequest:
@@ -426,10 +415,7 @@ def _record(
         gang_uid=GangUid(unit.uid),
         plan=plan,
         priority=unit.priority,
-        pods=tuple(
-            ReleasedPod(pod=r.pod, uid=r.uid, node=r.node)
-            for r in sorted(capacity, key=lambda r: r.pod)
-        ),
+        pods=released_pods(sorted(capacity, key=lambda r: r.pod)),
     )
 
 

@@ -20,6 +20,7 @@ from extender.core.capacity.capacity_claims import (
     RecreatedLeaves,
     ended_holds,
     leaf_of,
+    released_pods,
     replacement_hold_end,
 )
 from extender.core.log import events as ev
@@ -41,6 +42,7 @@ from extender.core.model.pods import ENDED_BY, SUCCEEDED, TAINTED, PodEnd
 from extender.core.model.visibility import Visibility, namespace_of
 from extender.core.reconcile.drift import (
     ReconcileContext,
+    bound_event,
     bound_events,
     elsewhere_events,
     strayed_events,
@@ -179,11 +181,8 @@ def _removal(view: ClusterView, root: GangState, now: ReconcileContext) -> list[
     settled = unresolved | {data.uid for data in bound_here}
     unused = [r for uid, r in root.reservations.items() if uid not in settled]
     text = f"{group_key_of(root)} was deleted"
-    for words, reservations in (
-        (text, [r for r in unused if r.uid not in now.unwatched]),
-        (f"{text}; {UNWATCHED}", [r for r in unused if r.uid in now.unwatched]),
-    ):
-        if reservations:
+    for unwatched, words in ((False, text), (True, f"{text}; {UNWATCHED}")):
+        if reservations := [r for r in unused if (r.uid in now.unwatched) == unwatched]:
             events.append(_release(reservations, "deleted", words))
     if unresolved.isdisjoint((*root.reservations, *root.bound)):
         events.append(ev.GangRemoved(reason="the root group was deleted"))
@@ -195,13 +194,8 @@ def _minima(root: GangState, tree: Tree | None) -> tuple[ev.GroupRecord, ...]:
 
     The latter happens when a group was created again while its pods ran, and when part of the log was lost.
     """
-    if (
-        root.groups
-        or root.reservations
-        or tree is None
-        or tree.root.uid != root.uid
-        or tree.problems
-    ):
+    admitted = root.groups or root.reservations
+    if admitted or tree is None or tree.root.uid != root.uid or tree.problems:
         return root.groups
     return group_records(tree, None)
 
@@ -215,16 +209,10 @@ def _regrouped(root: GangState, tree: Tree) -> Iterable[ev.GangGroupsChanged]:
         return
     now = {(group.kind, group.name): group for group in group_records(tree, None)}
     groups = tuple(
-        msgspec.structs.replace(
-            record,
-            minimum=now[record.kind, record.name].minimum,
-            required=now[record.kind, record.name].required,
-        )
-        if (record.kind, record.name) in now
-        else record
+        msgspec.structs.replace(record, minimum=group.minimum, required=group.required)
         for record in root.groups
-    )
-    groups = groups or tuple(now.values())
+        for group in (now.get((record.kind, record.name), record),)
+    ) or tuple(now.values())
     if groups != root.groups:
         yield ev.GangGroupsChanged(groups=groups)
 
@@ -244,7 +232,7 @@ def _short_lived(
         end = _end_of(view, r.uid, now)
         node = NodeName(end.node) if end is not None and end.node else r.node
         if r.uid in now.posted or (end is not None and end.node):
-            yield ev.PodBound(plan=r.plan, pod=r.pod, uid=r.uid, node=node, group=r.group)
+            yield bound_event(r, node)
 
 
 def _elsewhere(root: GangState, short_lived: Iterable[ev.PodBound]) -> list[ev.DriftDetected]:
@@ -364,10 +352,8 @@ def _end_of(view: ClusterView, uid: PodUid, now: ReconcileContext) -> PodEnd | N
 
 
 def _succeeded(data: ev.AnyEventData) -> bool:
-    return isinstance(data, ev.MemberTerminated) and (data.cause, data.message) == (
-        "ended",
-        SUCCEEDED,
-    )
+    end = (data.cause, data.message) if isinstance(data, ev.MemberTerminated) else ()
+    return end == ("ended", SUCCEEDED)
 
 
 def _counts(
@@ -403,7 +389,7 @@ def _release(
     return ev.ReservationReleased(
         plan=held[0].plan,
         reason=reason,
-        pods=tuple(ev.ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in held),
+        pods=released_pods(held),
         message=f"{text}; {by}" if by else text,
         message_reduced=f"{text}; {reduced}" if reduced != by else "",
         taken_by=taken_by,
@@ -577,12 +563,7 @@ def vanished(before: ClusterView, view: ClusterView) -> Iterator[PodUid]:
         return
     for uid in changed_pods(before, view):
         pod = before.pods.get(uid)
-        if (
-            uid not in view.pods
-            and pod is not None
-            and pod.group is not None
-            and pod.node is not None
-        ):
+        if uid not in view.pods and pod is not None and pod.group is not None and pod.node:
             yield uid
 
 

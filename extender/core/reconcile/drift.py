@@ -76,15 +76,7 @@ def _drift(kind: str, path: str, text: str) -> DriftDetected:
 def bound_events(reservation: Reservation, pod: Pod) -> list[AnyEventData]:
     """Return the events for a member with a reservation that is bound, with its drift."""
     assert pod.node is not None
-    events: list[AnyEventData] = [
-        PodBound(
-            plan=reservation.plan,
-            pod=reservation.pod,
-            uid=reservation.uid,
-            node=pod.node,
-            group=reservation.group,
-        )
-    ]
+    events: list[AnyEventData] = [bound_event(reservation, pod.node)]
     events += elsewhere_events(reservation, pod.node)
     if pod.plan and pod.plan != reservation.plan:
         text = f"its Binding names plan {pod.plan}, its capacity was reserved by {reservation.plan}"
@@ -113,15 +105,14 @@ def strayed_events(view: ClusterView, root: GangState) -> list[AnyEventData]:
             events += [lost, _drift("not-bound", pod.path, text)]
         else:
             text = f"runs on {pod.node}, the log has it on {member.node}"
-            bound = msgspec.structs.replace(_bound_of(member), node=pod.node)
+            bound = bound_event(member, pod.node)
             events += [lost, bound, _drift("bound-elsewhere", pod.path, text)]
     return events
 
 
-def _bound_of(member: BoundMember) -> PodBound:
-    return PodBound(
-        plan=member.plan, pod=member.pod, uid=member.uid, node=member.node, group=member.group
-    )
+def bound_event(member: BoundMember | Reservation, node: NodeName) -> PodBound:
+    """Return the event for a member that is bound to a node."""
+    return PodBound(plan=member.plan, pod=member.pod, uid=member.uid, node=node, group=member.group)
 
 
 def bound_outside(
@@ -155,10 +146,10 @@ def bound_outside(
 
 def _outside_events(leaf: str, pod: Pod, root: GangState | None) -> list[AnyEventData]:
     assert pod.node is not None
-    node = NodeName(pod.node)
+    node = pod.node
     away = root.lost_with_node.get(pod.uid) if root is not None else None
     if away is not None and away.node == node:
-        return [_bound_of(away)]  # its node registered again with the member
+        return [bound_event(away, node)]  # its node registered again with the member
     bound = PodBound(plan=PlanId(pod.plan), pod=pod.path, uid=pod.uid, node=node, group=leaf)
     text = f"runs on {node} without a reservation in the log"
     if not pod.plan:

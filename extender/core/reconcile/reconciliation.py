@@ -13,10 +13,7 @@ import msgspec
 from immutables import Map
 
 from extender.core.admit.plan_request import group_key_of, is_running
-from extender.core.capacity.capacity_claims import (
-    RecreatedLeaves,
-    oversubscribed_holds,
-)
+from extender.core.capacity.capacity_claims import RecreatedLeaves, oversubscribed_holds
 from extender.core.log.events import GangRemoved, NewEvent, PodBound
 from extender.core.log.gang_phase import missing
 from extender.core.log.reservation_state import (
@@ -36,11 +33,7 @@ from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.object_identity import changed_keys
 from extender.core.model.pod_groups import Forest, Tree, kind_of
 from extender.core.model.pods import Pod
-from extender.core.reconcile.cluster_reconciliation import (
-    Shared,
-    root_differences,
-    victims_of,
-)
+from extender.core.reconcile.cluster_reconciliation import Shared, root_differences, victims_of
 from extender.core.reconcile.drift import ReconcileContext, bound_outside
 from extender.core.reconcile.reservation_checks import oversubscribed_on
 

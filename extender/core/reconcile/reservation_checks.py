@@ -37,9 +37,7 @@ from extender.core.planner.plan_types import PlanNode
 
 
 def unfit_pods(
-    view: ClusterView,
-    root: GangState | CapacityHold,
-    reservations: Mapping[PodUid, CapacityClaim],
+    view: ClusterView, root: GangState | CapacityHold, reservations: Mapping[PodUid, CapacityClaim]
 ) -> Mapping[PodUid, str]:
     """Return the reservations whose node does not suit the pod any more, apart from capacity, with the reason.
 
@@ -294,18 +292,14 @@ def _ours(state: ReservationState, pod: Pod) -> bool:
 
 
 def _record(pod: Pod, node: NodeName, priority: int) -> ReservedCapacityUser:
-    how: CapacityUseReason = "unaware"
-    if pod.pinned is not None:
-        how = "pinned"
-    elif pod.priority > priority:
-        how = "higher-priority"
+    above: CapacityUseReason = "higher-priority" if pod.priority > priority else "unaware"
     return ReservedCapacityUser(
         pod=pod.path,
         uid=pod.uid,
         node=node,
         scheduler=pod.scheduler_name,
         priority=pod.priority,
-        via=how,
+        via="pinned" if pod.pinned is not None else above,
     )
 
 

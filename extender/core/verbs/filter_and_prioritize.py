@@ -21,11 +21,7 @@ from extender.core.capacity.capacity_claims import (
 )
 from extender.core.log.capacity_claim import NO_CLAIMS
 from extender.core.log.gang_phase import PREEMPTING, TAKEN, capacity_was_taken
-from extender.core.log.reservation_state import (
-    GangState,
-    ReservationState,
-    reservation_of,
-)
+from extender.core.log.reservation_state import GangState, ReservationState, reservation_of
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Forest, Tree, foreign_gates
@@ -157,12 +153,9 @@ def _answer_words(root: GangState, tree: Tree) -> str:
         subject = "more members" if beyond else "its minimum"
         if _refused_by_scheduler(root):
             text = f"kube-scheduler refuses every node with capacity for {subject}"
-            rules = possible_pod_rules(root, tree)
-            return (
-                f"{text}; rules between pods may be the cause: {', '.join(rules)}"
-                if rules
-                else text
-            )
+            if rules := possible_pod_rules(root, tree):
+                text += f"; rules between pods may be the cause: {', '.join(rules)}"
+            return text
         return f"no capacity for {subject} was found within the search budget"
     if root.last_decision.when_empty == "never":
         return "no capacity for its minimum, not even when no other pod runs"

@@ -17,7 +17,7 @@ The choice depends on a `PreemptVerbInput` alone, which is stored with the preem
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -80,21 +80,13 @@ def answer_without_choice(
     pending = state.preemptions.get(pod.uid)  # type: ignore[call-overload]  # a lone pod is its own root
     if pending is None:
         return None
-    return VictimChoice(candidates=_left(view, pending.claims, pending.victims))
-
-
-def _left(
-    view: ClusterView,
-    claims: Mapping[NodeName, object],
-    victims: Mapping[PodUid, object],
-) -> tuple[NodeCandidate, ...]:
-    """Return the earlier answer again, without the nodes where a victim terminates."""
-    candidates = []
-    for node in claims:
-        pods = [p for uid in victims if (p := view.pods.get(uid)) is not None and p.node == node]
+    candidates = []  # the earlier answer again, without the nodes where a victim terminates
+    for node in pending.claims:
+        victims = filter(None, map(view.pods.get, pending.victims))
+        pods = [pod for pod in victims if pod.node == node]
         if pods and not any(pod.deleting for pod in pods):
             candidates.append(NodeCandidate(node=node, victims=_ordered(map(_offered, pods))))
-    return tuple(candidates)
+    return VictimChoice(candidates=tuple(candidates))
 
 
 def _ordered(pods: Iterable[OfferedPod]) -> tuple[PodUid, ...]:
@@ -178,14 +170,10 @@ def _units(
             group = whole[-1]
             kind, path, uid = group.key.kind, group.key.path, group.uid
             pods = _running_below(view, forest, group)
-        offered = tuple(_offered(pod, now_us) for pod in _by_path(pods))
+        offered = tuple(_offered(p, now_us) for p in sorted(pods, key=lambda p: p.path))
         unit = OfferedUnit(kind, path, uid, priority, name, offered)
         units.setdefault(unit.name, unit)
     return units
-
-
-def _by_path(pods: Iterable[Pod]) -> list[Pod]:
-    return sorted(pods, key=lambda p: p.path)
 
 
 def _offered(pod: Pod, now_us: int = 0) -> OfferedPod:

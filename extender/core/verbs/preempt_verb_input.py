@@ -116,20 +116,11 @@ def decode(head: bytes, parts: Sequence[bytes]) -> PreemptVerbInput:
     Raises:
         msgspec.ValidationError: The head or a part has another shape.
     """
-    offers: list[NodeOffer] = []
-    units: list[OfferedUnit] = []
-    trees: list[OfferedTree] = []
+    rows: dict[type, tuple[object, ...]] = {_Offers: (), _Units: (), _Trees: ()}
     for part in map(_PART.decode, parts):
-        match part:
-            case _Offers():
-                offers += part.rows
-            case _Units():
-                units += part.rows
-            case _Trees():
-                trees += part.rows
-    return msgspec.structs.replace(
-        _HEAD.decode(head), offers=tuple(offers), units=tuple(units), trees=tuple(trees)
-    )
+        rows[type(part)] += part.rows
+    offers, units, trees = rows.values()
+    return msgspec.structs.replace(_HEAD.decode(head), offers=offers, units=units, trees=trees)
 
 
 def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, InputSummary]:
@@ -143,14 +134,11 @@ def summarize(head: bytes, parts: Sequence[bytes]) -> Generator[None, None, Inpu
     verb_input = _HEAD.decode(head)
     nodes = evictable = pods = 0
     for part in map(_PART.decode, parts):
-        match part:
-            case _Offers():
-                nodes += len(part.rows)
-            case _Units():
-                lower = [unit for unit in part.rows if unit.priority < verb_input.priority]
-                evictable += len(lower)
-                pods += sum(len(unit.pods) for unit in lower)
-            case _Trees():
-                pass
+        if isinstance(part, _Offers):
+            nodes += len(part.rows)
+        elif isinstance(part, _Units):
+            lower = [unit for unit in part.rows if unit.priority < verb_input.priority]
+            evictable += len(lower)
+            pods += sum(len(unit.pods) for unit in lower)
         yield
     return InputSummary(nodes=nodes, waiting=1, evictable=evictable, evictable_pods=pods)

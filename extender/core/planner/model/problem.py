@@ -82,6 +82,13 @@ class CompiledGroup:
         """Return the number of waiting members."""
         return sum(len(m) for m in self.members.values())
 
+    @property
+    def twin_key(self) -> tuple[object, ...]:
+        """Return a key that is equal for interchangeable leaves under one parent."""
+        sizes = tuple(sorted((k, len(m)) for k, m in self.members.items()))
+        place = self.level.keys, self.pinned, self.source.exclusive
+        return (*place, self.bound, self.minimum, self.required, sizes)
+
 
 class ExclusiveGroups:
     """The groups that share no domain of a key with another one, and the domains that they cannot have.

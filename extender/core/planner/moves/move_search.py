@@ -8,6 +8,7 @@ it is not too large (`PAIRS_MAX`), and `least` is the bound that is proved.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ import numpy as np
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted
-from extender.core.model.pods import HostPort, PodShape
+from extender.core.model.pods import PodShape
+from extender.core.model.quantities import add_amounts
 from extender.core.planner.model.node_filters import may_run
 from extender.core.planner.model.node_table import Bools, Ints, NodeTable
 from extender.core.planner.plan_types import (
@@ -36,12 +38,12 @@ from extender.core.planner.plan_types import (
 from extender.core.planner.planning import plan
 from extender.core.planner.preempt.min_cost_cp_sat import EvictionModel
 from extender.core.planner.preempt.post_eviction_view import (
-    CostModel,
     PostEvictionCapacity,
     PostEvictionView,
+    without,
 )
 from extender.core.planner.preempt.victim_search import BUDGETS, NoPreemption, preempt
-from extender.core.planner.solve.cp_sat_placement import ROWS_PER_STEP, STEPS_PER_UNIT, steps_of
+from extender.core.planner.solve.cp_sat_placement import ROWS_PER_STEP, solve_model, steps_of
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -106,6 +108,9 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lost_min: int = 0  # GPU-minutes of work since its start, or its last checkpoint
 
 
+NO_SEARCH = SearchEffort(nodes=0, exhausted=True)
+
+
 class MovesPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer.
 
@@ -122,7 +127,7 @@ class MovesPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     plan: Plan | None = None  # of the tree, after the moves
     unmoved: tuple[str, ...] = ()  # pods on nodes to empty that have no place elsewhere
     reasons: tuple[str, ...] = ()
-    search: SearchEffort = SearchEffort(nodes=0, exhausted=True)
+    search: SearchEffort = NO_SEARCH
 
 
 WEIGHT_MAX = 1 << 60  # of the objective
@@ -265,31 +270,17 @@ def moves_of(problem: MoveProblem, order: Sequence[tuple[int, int]]) -> tuple[Mo
 
 def tree_after(problem: MoveProblem, moves: Iterable[tuple[int, int]]) -> PlanRequest:
     """Return the request of the tree after some moves."""
-    tree = problem.request.tree
-    assert tree is not None
-    ports: dict[int, list[HostPort]] = {}
-    free: dict[int, dict[str, int]] = {}
-    leaving: set[tuple[int, HostPort]] = set()
-    nodes = list(tree.nodes)
-    for mover, target in moves:
-        shape = problem.request.shapes[problem.request.movers[mover].shape]
-        source = int(problem.at[mover])
-        for node, sign in ((source, 1), (target, -1)):
-            amounts = free.setdefault(node, dict(nodes[node].free))
-            for name, amount in shape.requests:
-                if name in nodes[node].allocatable:
-                    amounts[name] = amounts.get(name, 0) + sign * amount
-        leaving |= {(source, port) for port in shape.host_ports}
-        ports.setdefault(target, []).extend(shape.host_ports)
-        ports.setdefault(source, [])
-    for node, amounts in free.items():
-        kept = {p for p in nodes[node].host_ports if (node, p) not in leaving}
-        nodes[node] = msgspec.structs.replace(
-            nodes[node],
-            free=amounts,
-            host_ports=tuple(sorted(kept | set(ports.get(node, ())))),
-        )
-    return msgspec.structs.replace(tree, nodes=tuple(nodes), extras_later=True, evictable=None)
+    assert problem.base.evictable is not None
+    units, moved = problem.base.evictable.units, list(moves)
+    left = without(problem.base, (units[mover].pods[0] for mover, _ in moved))
+    nodes = list(left.nodes)
+    for mover, target in moved:
+        shape, node = problem.request.shapes[problem.request.movers[mover].shape], nodes[target]
+        free = {**node.free}
+        add_amounts(free, {r: n for r, n in shape.requests if r in node.allocatable}, -1)
+        ports = tuple(sorted({*node.host_ports, *shape.host_ports}))
+        nodes[target] = msgspec.structs.replace(node, free=free, host_ports=ports)
+    return msgspec.structs.replace(left, nodes=tuple(nodes), extras_later=True, evictable=None)
 
 
 def moves_in_order(
@@ -306,59 +297,44 @@ def moves_in_order(
     Raises:
         OverLimit: The limit was reached first.
     """
-    return _OrderSearch(problem, targets, limit).order()
+    tries = itertools.count(1)
+
+    def tried_next(free: Ints, left: frozenset[int]) -> Iterator[int]:
+        if not left:
+            return iter(())
+        if next(tries) > limit:
+            raise OverLimit
+        ready = [i for i in sorted(left) if problem.fits(free, i, targets[i])]
+        for i in ready:
+            coming = [other for other in left if targets[other] == targets[i]]
+            asks = problem.asks[coming].sum(axis=0)
+            if (free[targets[i]][asks > 0] >= asks[asks > 0]).all():
+                # one to a node that can take all that still come takes no place from any other: it is made first
+                return iter([i])
+        return iter(ready)
+
+    free, left = problem.free.copy(), frozenset(targets)
+    path: list[int] = []
+    stuck: set[frozenset[int]] = set()  # what is left, and has no order
+    steps = [(free, left, tried_next(free, left))]
+    while steps:  # no recursion: there may be more than a thousand moves
+        free, left, movers = steps[-1]
+        if not left:
+            return [(mover, targets[mover]) for mover in path]
+        if (mover := next(movers, None)) is None:
+            stuck.add(left)
+            steps.pop()
+            del path[-1:]
+        elif (rest := left - {mover}) not in stuck:
+            after = free.copy()
+            problem.do(after, mover, targets[mover])
+            path.append(mover)
+            steps.append((after, rest, tried_next(after, rest)))
+    return None
 
 
 class OverLimit(Exception):
     """A search has used up its limit."""
-
-
-class _OrderSearch:
-    def __init__(self, problem: MoveProblem, targets: Targets, limit: int) -> None:
-        self.problem = problem
-        self.targets = targets
-        self.limit = limit
-        self.stuck: set[frozenset[int]] = set()  # what is left, and has no order
-
-    def order(self) -> list[tuple[int, int]] | None:
-        """Return the moves in their order, None if they have none. No recursion: there may be more than a thousand."""
-        free, left = self.problem.free.copy(), frozenset(self.targets)
-        path: list[int] = []
-        steps = [(free, left, iter(self._next(free, left)))]
-        while steps:
-            free, left, movers = steps[-1]
-            if not left:
-                return [(mover, self.targets[mover]) for mover in path]
-            mover = next(movers, None)
-            if mover is None:
-                self.stuck.add(left)
-                steps.pop()
-                del path[-1:]
-                continue
-            rest = left - {mover}
-            if rest not in self.stuck:
-                after = free.copy()
-                self.problem.do(after, mover, self.targets[mover])
-                path.append(mover)
-                steps.append((after, rest, iter(self._next(after, rest))))
-        return None
-
-    def _next(self, free: Ints, left: frozenset[int]) -> list[int]:
-        """Return the movers of those that are left that are tried next."""
-        if not left:
-            return []
-        self.limit -= 1
-        if self.limit < 0:
-            raise OverLimit
-        ready = [i for i in sorted(left) if self.problem.fits(free, i, self.targets[i])]
-        # one to a node that can take all that still come takes no place from any other: it is made first
-        safe = next((i for i in ready if self._takes_all(free, left, self.targets[i])), None)
-        return ready if safe is None else [safe]
-
-    def _takes_all(self, free: Ints, left: Iterable[int], node: int) -> bool:
-        coming = [i for i in left if self.targets[i] == node]
-        asks = self.problem.asks[coming].sum(axis=0)
-        return bool((free[node][asks > 0] >= asks[asks > 0]).all())
 
 
 # --- the fewest moves as an integer program: a boolean for each pod that moves, and for each node that it can have
@@ -477,28 +453,24 @@ class _Movers:
         chosen = [self.to[i][node] for i, node in targets.items()]
         self.model.add(sum(chosen) <= len(chosen) - 1 + sum(self.moved[i] for i in unless))
 
-    def solve(self, cp: Any, limit: int, budget: int, asked: Sequence[int] = ()) -> ExactMoves:  # noqa: ANN401 -- the module
+    def solve(self, limit: int, asked: Sequence[int] = ()) -> ExactMoves:
         """Minimise the objective, over moves that have an order.
 
         Args:
-            budget: Moves at most; 0: any number.
             asked: Movers of which as many as possible move; of these there is no bound.
         """
+        budget = self.problem.request.budget
         # a larger one allows all, and may be no number of the solver
         if 0 < budget < len(self.moved):
             self.model.add(sum(self.moved.values()) <= budget)
         self.model.minimize(self.objective(asked))
         steps, least = len(self.model.proto.variables) // ROWS_PER_STEP, 0
         for _ in range(ORDERS_MAX):
-            solver = cp.CpSolver()
-            solver.parameters.num_workers = 1
-            solver.parameters.random_seed = 0
-            solver.parameters.max_deterministic_time = max((limit - steps) / STEPS_PER_UNIT, 0.01)
-            status = solver.solve(self.model)
+            outcome, solver = solve_model(self.model, limit - steps, linearization_level=1)
             steps += steps_of(solver)
-            if status == cp.INFEASIBLE:
+            if outcome == "none":
                 return ExactMoves(None, least, proved=True, steps=steps)
-            if status not in {cp.OPTIMAL, cp.FEASIBLE}:
+            if outcome == "unknown":
                 break
             if not asked:
                 least = max(least, int(solver.best_objective_bound + 0.5) // self.scale)
@@ -508,7 +480,7 @@ class _Movers:
             except OverLimit:
                 break
             if order is not None:
-                return ExactMoves(order, least, proved=status == cp.OPTIMAL, steps=steps)
+                return ExactMoves(order, least, proved=outcome == "best", steps=steps)
             self.exclude(targets)
             if steps >= limit:
                 break
@@ -546,9 +518,7 @@ def empty_exactly(
         for _, variable in (pair for node in nodes for pair in pods.coming.get(node, ())):
             model.add(variable + empty <= 1)
     pods.limit_nodes({})
-    solved = pods.solve(
-        cp_model, limit, problem.request.budget, () if count else sorted(set(asked))
-    )
+    solved = pods.solve(limit, () if count else sorted(set(asked)))
     if solved.order is not None:
         moved = {i for i, _ in solved.order}
         ends = {node for _, node in solved.order}
@@ -566,8 +536,7 @@ class _TreeAndMoves(EvictionModel):
     def __init__(self, problem: MoveProblem, view: PostEvictionView) -> None:
         self.moves = problem
         units = ~view.none_evicted
-        cost = CostModel(view.request, view.units, view.node_table)
-        super().__init__(view, view.problem(units), cost, units, 0, frozenset())
+        super().__init__(view, view.problem(units), units, 0, frozenset())
 
     def _apart(self) -> Ints:
         """Return the nodes that a pod can be moved to."""
@@ -590,7 +559,7 @@ def make_room_exactly(problem: MoveProblem, limit: int) -> ExactMoves | None:
     program = _TreeAndMoves(problem, view)
     if not program.build(limit):
         return None
-    return program.pods.solve(program.cp, limit, problem.request.budget)
+    return program.pods.solve(limit)
 
 
 # --- the search
@@ -708,8 +677,7 @@ def _free_sets(problem: MoveProblem) -> MovesPlan:
     costs = [problem.price(on_set[number]) for number in possible]
     least, _ = _sum(costs[: request.count])
     if request.budget and least > request.budget:
-        text = f"at least {counted(least, 'move')} are needed, {request.budget} at most are allowed"
-        return MovesPlan(outcome="impossible", least=least, reasons=(text,))
+        return _over_budget(request, least, NO_SEARCH)
     if least == 0:
         return MovesPlan(
             outcome="fits", cheapest=True, emptied=tuple(sorted(possible[: request.count]))
@@ -758,38 +726,34 @@ def _free_sets(problem: MoveProblem) -> MovesPlan:
     return msgspec.structs.replace(answer, least=max(answer.least, least))
 
 
+def _over_budget(request: MovesRequest, least: int, search: SearchEffort) -> MovesPlan:
+    text = f"at least {counted(least, 'move')} are needed, {request.budget} at most are allowed"
+    return MovesPlan(outcome="impossible", least=least, reasons=(text,), search=search)
+
+
 def _better(
     problem: MoveProblem, best: MovesPlan | None, exact: ExactMoves | None, effort: int
 ) -> MovesPlan:
     """Return the better of a plan and the answer of the program."""
-    budget = problem.request.budget
-    if exact is not None:
-        effort += exact.steps
-        search = SearchEffort(nodes=effort, exhausted=exact.proved)
-        if exact.order is not None and (best is None or len(exact.order) <= len(best.moves)):
-            return MovesPlan(
-                outcome="moves",
-                moves=moves_of(problem, exact.order),
-                least=len(exact.order) if exact.proved else exact.least,
-                cheapest=exact.proved,
-                search=search,
-            )
-        if exact.order is None and exact.proved and best is None:
-            text = "no moves of the pods that may be moved lead there"
-            if budget:
-                text = f"no {counted(budget, 'move')} or fewer of the pods that may be moved lead there"
-            return MovesPlan(
-                outcome="impossible", least=exact.least, reasons=(text,), search=search
-            )
-        if best is not None:
-            return msgspec.structs.replace(best, least=max(best.least, exact.least), search=search)
+    exact = exact or ExactMoves(None, 0, proved=False, steps=0)
+    search = SearchEffort(nodes=effort + exact.steps, exhausted=exact.proved)
+    if exact.order is not None and (best is None or len(exact.order) <= len(best.moves)):
+        return MovesPlan(
+            outcome="moves",
+            moves=moves_of(problem, exact.order),
+            least=len(exact.order) if exact.proved else exact.least,
+            cheapest=exact.proved,
+            search=search,
+        )
     if best is not None:
-        return best
+        return msgspec.structs.replace(best, least=max(best.least, exact.least), search=search)
+    budget = problem.request.budget
+    outcome: MovesOutcome = "unknown"
     text = "no moves were found within the search budget; they may exist"
-    search = SearchEffort(nodes=effort, exhausted=False)
-    return MovesPlan(
-        outcome="unknown", least=exact.least if exact else 0, reasons=(text,), search=search
-    )
+    if exact.proved:
+        number = f"no {counted(budget, 'move')} or fewer" if budget else "no moves"
+        outcome, text = "impossible", f"{number} of the pods that may be moved lead there"
+    return MovesPlan(outcome=outcome, least=exact.least, reasons=(text,), search=search)
 
 
 def _sum(costs: Iterable[tuple[int, int]]) -> tuple[int, int]:
@@ -886,10 +850,7 @@ def _make_room_in_rounds(problem: MoveProblem, effort: int, least: int) -> Moves
         if turn == 0 and answer.search.exhausted:
             least = max(least, len(victims))
             if budget and least > budget:
-                text = f"at least {counted(least, 'move')} are needed, {budget} at most are allowed"
-                return MovesPlan(
-                    outcome="impossible", least=least, reasons=(text,), search=answer.search
-                )
+                return _over_budget(problem.request, least, answer.search)
         targets, homeless = relocate(
             problem, victims, _mask(problem, ()), _beside(problem, answer.plan, victims)
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import add
 from typing import TypeAlias
@@ -14,7 +15,7 @@ from extender.core.planner.model.node_table import Bools, Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import PlanUnit
-from extender.core.planner.preempt.post_eviction_view import CostModel, PostEvictionView, VictimCost
+from extender.core.planner.preempt.post_eviction_view import PostEvictionView, VictimCost
 
 # --- an order of units to evict: nodes are emptied one after the other, for one leaf of the tree after the other
 
@@ -44,9 +45,9 @@ class EmptiedNodes:
     """The orders for one request, of which there is one for each domain of its root."""
 
     def __init__(self, places: CandidateDomains) -> None:
-        eviction_view, cost_model, prices = places.eviction_view, places.cost_model, places.prices
+        eviction_view, prices = places.eviction_view, places.prices
         self._eviction_view = eviction_view
-        self._cost_model = cost_model
+        cost_model = self._cost_model = eviction_view.cost_model
         self._capacity: list[list[int]] = eviction_view.capacity.free.tolist()
         self._begin(None)
         self._prices = [price.numbers for price in prices]
@@ -59,12 +60,8 @@ class EmptiedNodes:
         place_of = np.empty(len(prices), dtype=np.int64)
         place_of[sorted(range(len(prices)), key=prices.__getitem__)] = np.arange(len(prices))
         rows = np.argsort(place_of[eviction_view.unit], kind="stable")
-        for unit, node, back in zip(
-            eviction_view.unit[rows].tolist(),
-            eviction_view.node[rows].tolist(),
-            eviction_view.back[rows].tolist(),
-            strict=True,
-        ):
+        columns = eviction_view.unit, eviction_view.node, eviction_view.back
+        for unit, node, back in zip(*(column[rows].tolist() for column in columns), strict=True):
             self._units.setdefault(node, []).append((unit, back))
             self._nodes.setdefault(unit, []).append((node, back))
             if self._leaf[unit] in self._spare:
@@ -103,15 +100,8 @@ class EmptiedNodes:
         usable = self._eviction_view.full.allowed[kind]
         if self._within is not None:
             usable = usable & self._within
-        asks = [
-            (axis, ask)
-            for axis, ask in enumerate(
-                self._eviction_view.full.requests[kind][
-                    : self._eviction_view.capacity.width
-                ].tolist()
-            )
-            if ask
-        ]
+        requests = self._eviction_view.full.requests[kind][: self._eviction_view.capacity.width]
+        asks = [(axis, ask) for axis, ask in enumerate(requests.tolist()) if ask]
         best: tuple[VictimCost, int] | None = None
         drafts: list[_Draft] = []
         domains = [leaf.pinned] if leaf.pinned >= 0 else range(leaf.level.count)
@@ -156,9 +146,8 @@ class EmptiedNodes:
                     draft.lost[leaf] = draft.lost.get(leaf, self._lost.get(leaf, 0)) + 1
                     changed |= self._nodes_of_leaf[leaf]
                 for other, back in self._nodes[unit]:
-                    draft.free[other] = list(
-                        map(add, draft.free.get(other, self._free[other]), back)
-                    )
+                    free = draft.free.get(other, self._free[other])
+                    draft.free[other] = list(map(add, free, back))
                     changed.add(other)
             left = list(draft.free.get(node, self._free[node]))
             for axis, ask in asks:
@@ -171,11 +160,7 @@ class EmptiedNodes:
         return draft if not pods else None
 
     def _first_bill(
-        self,
-        node: int,
-        asks: list[tuple[int, int]],
-        draft: _Draft,
-        bills: dict[int, Bill | None],
+        self, node: int, asks: list[tuple[int, int]], draft: _Draft, bills: dict[int, Bill | None]
     ) -> Bill | None:
         """Return `_bill` of a draft with nothing in it; a known one counts against the limit as well."""
         if node in bills:
@@ -257,11 +242,9 @@ class CandidateDomain:
 class CandidateDomains:
     """The candidate domains of the root of one request; the whole cluster if it has no topology constraint."""
 
-    def __init__(
-        self, eviction_view: PostEvictionView, cost_model: CostModel, *, min_pods: int
-    ) -> None:
+    def __init__(self, eviction_view: PostEvictionView, *, min_pods: int) -> None:
         self.eviction_view = eviction_view
-        self.cost_model = cost_model
+        cost_model = self.cost_model = eviction_view.cost_model
         self.min_pods = min_pods
         self.prices = [cost_model.alone(i) for i in range(len(eviction_view.units))]
         self._emptied: EmptiedNodes | None = None
@@ -390,7 +373,7 @@ class CostBounds:
         eviction_view = self._eviction_view = places.eviction_view
         self._cost_model = places.cost_model
         self._places = places
-        self._sums = [price.numbers[_SUMS:] for price in places.prices]
+        self._sums = places.cost_model.sums
         width = eviction_view.capacity.width
         self._asks: Ints = least_asks(eviction_view.full, places.min_pods)[:width]
         free: Ints = np.maximum(eviction_view.capacity.free, 0)
@@ -499,8 +482,7 @@ class CostBounds:
     def _missing(self, place: CandidateDomain) -> Ints:
         """Return what is missing of each resource in a domain without evictions, never negative, shape (axes,)."""
         free = self._free if place.nodes is None else self._free[place.nodes]
-        missing: Ints = np.maximum(self._asks - free.sum(axis=0), 0)
-        return missing
+        return np.asarray(np.maximum(self._asks - free.sum(axis=0), 0))
 
     def _freed(self, place: CandidateDomain, units: list[int]) -> Ints:
         """Return what units free of each resource on the nodes of a domain, at most, shape (units, axes)."""
@@ -565,34 +547,29 @@ def least_asks(problem: PlacementProblem, min_pods: int) -> Ints:
     Args:
         min_pods: Smallest number of pods to place; 0: the minimum of the tree.
     """
+    width = problem.requests.shape[1]
     if min_pods:
-        members = dict.fromkeys(range(len(problem.kinds)), 0)
+        every: Counter[int] = Counter()
         for group in problem.groups:
-            for kind, positions in group.members.items():
-                members[kind] += len(positions) if group.alive else 0
-        return _smallest(problem, members, min_pods)
+            if group.alive:
+                every.update({kind: len(members) for kind, members in group.members.items()})
+        return _smallest(problem, every, min_pods)
     least: dict[int, Ints] = {}
     for group in reversed(problem.groups):
-        if group.alive and not group.holds:
-            least[group.index] = _least_of(problem, group, least)
-    nothing = np.zeros(problem.requests.shape[1], dtype=np.int64)
-    return least.get(0, nothing)
+        if not group.alive or group.holds:
+            continue
+        if group.leaf:
+            members = {kind: len(positions) for kind, positions in group.members.items()}
+            least[group.index] = _smallest(problem, members, group.least)
+            continue
+        alive = [c for c in group.children if problem.groups[c].alive]
+        needed = max(group.minimum - sum(problem.groups[c].holds for c in alive), 0)
+        rows = np.array([least[c] for c in alive if c in least], dtype=np.int64)
+        least[group.index] = np.sort(rows.reshape(-1, width), axis=0)[:needed].sum(axis=0)
+    return least.get(0, np.zeros(width, dtype=np.int64))
 
 
-def _least_of(problem: PlacementProblem, group: CompiledGroup, least: dict[int, Ints]) -> Ints:
-    if group.leaf:
-        members = {kind: len(positions) for kind, positions in group.members.items()}
-        return _smallest(problem, members, group.least)
-    alive = [c for c in group.children if problem.groups[c].alive]
-    needed = group.minimum - sum(problem.groups[c].holds for c in alive)
-    rows = [least[c] for c in alive if c in least]
-    if needed <= 0 or not rows:
-        return np.zeros(problem.requests.shape[1], dtype=np.int64)
-    total: Ints = np.sort(np.stack(rows), axis=0)[:needed].sum(axis=0)
-    return total
-
-
-def _smallest(problem: PlacementProblem, members: dict[int, int], count: int) -> Ints:
+def _smallest(problem: PlacementProblem, members: Mapping[int, int], count: int) -> Ints:
     """Return per axis the sum of the smallest requests of so many members."""
     kinds = sorted(members)
     total = np.zeros(problem.requests.shape[1], dtype=np.int64)

@@ -65,11 +65,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         preemption = self.preemption
         if not isinstance(preemption, NoPreemption) or preemption.cause == "not-triggered":
             return ()
-        return (
-            ()
-            if self.verdict.reasons[: len(preemption.reasons)] == preemption.reasons
-            else preemption.reasons
-        )
+        stated = self.verdict.reasons[: len(preemption.reasons)] == preemption.reasons
+        return () if stated else preemption.reasons
 
     @property
     def notes_reduced(self) -> tuple[str, ...]:

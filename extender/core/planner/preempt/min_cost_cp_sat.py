@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,16 +20,11 @@ from extender.core.planner.model.node_table import Bools, Ints
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.preempt.candidate_domains import Promising
-from extender.core.planner.preempt.post_eviction_view import (
-    PRIORITY_OFFSET,
-    CostModel,
-    PostEvictionView,
-    VictimCost,
-)
+from extender.core.planner.preempt.post_eviction_view import PostEvictionView, VictimCost
 from extender.core.planner.solve.cp_sat_placement import (
     ROWS_PER_STEP,
-    STEPS_PER_UNIT,
     PlacementModel,
+    solve_model,
     steps_of,
 )
 from extender.core.planner.solve.greedy_placement import Solution
@@ -86,7 +81,6 @@ class _NearDomain:
 
 def find_cheapest(
     eviction_view: PostEvictionView,
-    cost_model: CostModel,
     promising: Promising,
     *,
     limit: int,
@@ -105,17 +99,15 @@ def find_cheapest(
 
     def price(candidate: CheapestVictims) -> VictimCost:
         evicted = candidate.evicted if candidate.evicted is not None else hint[0]
-        return cost_model.cost([int(i) for i in np.flatnonzero(evicted)])
+        return eviction_view.cost_model.cost([int(i) for i in np.flatnonzero(evicted)])
 
-    for model, left in _models(eviction_view, cost_model, promising.units, limit, min_pods, best):
+    for model, left in _models(eviction_view, promising.units, limit, min_pods, best):
         candidate = model.minimise(left, hint)
         best.note(candidate, is_better=price(candidate) < price(best))
     return best
 
 
-def find_any(
-    eviction_view: PostEvictionView, cost_model: CostModel, *, limit: int, maximise: bool
-) -> CheapestVictims:
+def find_any(eviction_view: PostEvictionView, *, limit: int, maximise: bool) -> CheapestVictims:
     """Find any set of units without which the tree can be placed, whatever it costs.
 
     Args:
@@ -126,7 +118,7 @@ def find_any(
     """
     units = ~eviction_view.none_evicted
     best = CheapestVictims(None, {}, proved=True, steps=0)
-    for model, left in _models(eviction_view, cost_model, units, limit, 0, best):
+    for model, left in _models(eviction_view, units, limit, 0, best):
         candidate = model.place(left, maximise=maximise)
         best.note(candidate, is_better=size(candidate.solution) > size(best.solution))
         if best.evicted is not None and not maximise:
@@ -136,7 +128,6 @@ def find_any(
 
 def _models(
     eviction_view: PostEvictionView,
-    cost_model: CostModel,
     units: Bools,
     limit: int,
     min_pods: int,
@@ -156,7 +147,7 @@ def _models(
         if share <= 0 or _least_size(eviction_view, problem, units) > share // BUILD_SHARE:
             answer.proved = False
             continue
-        model = EvictionModel(eviction_view, problem, cost_model, units, min_pods, cleared)
+        model = EvictionModel(eviction_view, problem, units, min_pods, cleared)
         fits = model.build(share // BUILD_SHARE)
         built = model.built()
         answer.steps += min(built, share)
@@ -186,13 +177,12 @@ class EvictionModel(PlacementModel):
         self,
         eviction_view: PostEvictionView,
         problem: PlacementProblem,
-        cost_model: CostModel,
         units: Bools,
         min_pods: int,
         cleared: frozenset[int],
     ) -> None:
         self.eviction_view = eviction_view
-        self.cost_model = cost_model
+        self.cost_model = eviction_view.cost_model
         self.units = units  # that may be evicted, shape (units,)
         self.min_pods = min_pods
         self.cleared = cleared  # near rules that must count no pod any more
@@ -233,10 +223,9 @@ class EvictionModel(PlacementModel):
         if not super().build(limit):
             return False
         users: dict[int, list[tuple[int, cp_model.IntVar]]] = {}
-        for leaves in self.leaves:
-            for (kind, number), variable in leaves.pods.items():
-                for node in self.cells[number].nodes if self.cells[number].slots is None else ():
-                    users.setdefault(node, []).append((kind, variable))
+        for _, kind, number, variable in self.placed():
+            for node in self.cells[number].nodes if self.cells[number].slots is None else ():
+                users.setdefault(node, []).append((kind, variable))
         self._node_capacities(users)
         if self.built() > limit:
             return False
@@ -244,8 +233,7 @@ class EvictionModel(PlacementModel):
         self._barriers()
         self._nearness()
         if self.min_pods:
-            pods = [v for leaves in self.leaves for v in leaves.pods.values()]
-            self.model.add(self.cp.LinearExpr.sum(pods) >= self.min_pods)
+            self.model.add(self.all_placed() >= self.min_pods)
         return True
 
     def _node_capacities(self, users: dict[int, list[tuple[int, cp_model.IntVar]]]) -> None:
@@ -277,21 +265,19 @@ class EvictionModel(PlacementModel):
         """Forbid pods with a claim as long as a unit that holds it is not evicted."""
         claims_of = [(i, self.eviction_view.claims[i]) for i in self.evicted]
         claims_of = [(i, claims) for i, claims in claims_of if claims]
-        for leaves in self.leaves:
-            for (kind, _), variable in leaves.pods.items():
-                for unit, claims in claims_of:
-                    if claims & self.problem.claims[kind]:
-                        self.model.add(variable <= self.evicted[unit])
+        for _, kind, _, variable in self.placed():
+            for unit, claims in claims_of:
+                if claims & self.problem.claims[kind]:
+                    self.model.add(variable <= self.evicted[unit])
 
     def _barriers(self) -> None:
         """Forbid pods on the nodes of a barrier as long as its unit is not evicted."""
         for barrier in self.barriers:
-            for leaves in self.leaves:
-                most = sum(g.size for g in leaves.twins)
-                for (kind, cell), variable in leaves.pods.items():
-                    barred = self.problem.kinds[kind] in barrier.shapes
-                    if barred and barrier.nodes[self.cells[cell].nodes[0]]:
-                        self.model.add(variable <= most * self.evicted[barrier.unit])
+            for leaves, kind, cell, variable in self.placed():
+                barred = self.problem.kinds[kind] in barrier.shapes
+                if barred and barrier.nodes[self.cells[cell].nodes[0]]:
+                    most = sum(g.size for g in leaves.twins)
+                    self.model.add(variable <= most * self.evicted[barrier.unit])
 
     def _nearness(self) -> None:
         """Allow pods with an affinity only beside counted pods that stay, or let all of these go."""
@@ -305,8 +291,7 @@ class EvictionModel(PlacementModel):
             self.model.add(allowed <= self.cp.LinearExpr.sum(stay))
             pods = [
                 variable
-                for leaves in self.leaves
-                for (kind, cell), variable in leaves.pods.items()
+                for _, kind, cell, variable in self.placed()
                 if self.problem.kinds[kind] in place.shapes
                 and place.nodes[self.cells[cell].nodes[0]]
             ]
@@ -328,24 +313,16 @@ class EvictionModel(PlacementModel):
 
     def _parts(self) -> list[_Part]:
         """Return the fields of `VictimCost` as linear expressions, in its order."""
-        units = self.eviction_view.units
-        running = [i for i in self.evicted if units[i].has_cost]
-        free = [i for i in self.evicted if not units[i].has_cost]
+        running = [i for i in self.evicted if self.eviction_view.units[i].has_cost]
+        sums = zip(*(self.cost_model.sums[i] for i in self.evicted), strict=True)
         return [
             self._violations(running),
             self._highest(running),
             self._broken(running),
-            self._sum(running, [int(self.cost_model.cascades[i]) for i in running]),
-            self._sum(running, [self.cost_model.lost_min[i] for i in running]),
-            self._sum(running, [units[i].priority + PRIORITY_OFFSET for i in running]),
-            self._sum(running, [1] * len(running)),
-            self._sum(running, [len(units[i].pods) for i in running]),
-            self._sum(running, [self.cost_model.age_s(units[i]) for i in running]),
-            self._sum(free, [units[i].priority + PRIORITY_OFFSET for i in free]),
-            self._sum(free, [len(units[i].pods) for i in free]),
+            *(self._sum(self.evicted, factors) for factors in sums),
         ]
 
-    def _sum(self, chosen: list[int], factors: list[int]) -> _Part:
+    def _sum(self, chosen: Iterable[int], factors: Iterable[int]) -> _Part:
         pairs = [(self.evicted[i], f) for i, f in zip(chosen, factors, strict=True) if f]
         return _Part([v for v, _ in pairs], [f for _, f in pairs], sum(f for _, f in pairs))
 
@@ -380,15 +357,11 @@ class EvictionModel(PlacementModel):
 
     def _broken(self, running: list[int]) -> _Part:
         gangs = self.cost_model.source.gangs
-        holds = self.cost_model.holding({})
+        holds = self.cost_model.holding()
         # leaf -> unit and how many members it has there
         lost: dict[int, list[tuple[int, int]]] = {}
         for i in running:
-            counts: dict[int, int] = {}
-            for pod in self.eviction_view.units[i].pods:
-                if pod.gang >= 0:
-                    counts[pod.gang] = counts.get(pod.gang, 0) + 1
-            for leaf, members in counts.items():
+            for leaf, members in self.cost_model.lost[i].items():
                 lost.setdefault(leaf, []).append((i, members))
         fallen: dict[int, cp_model.IntVar] = {}
         below_of: dict[int, list[int]] = {}
@@ -401,21 +374,19 @@ class EvictionModel(PlacementModel):
             gang = gangs[index]
             if not holds[index]:
                 continue
-            below = [(fallen[c], 1) for c in below_of.get(index, ()) if c in fallen]
-            terms = below + [(self.evicted[i], n) for i, n in lost.get(index, [])]
-            children = sum(holds[c] for c in below_of.get(index, ()))
-            spare = gang.running + children - gang.minimum
+            children = below_of.get(index, ())
+            terms = [(fallen[c], 1) for c in children if c in fallen]
+            terms += [(self.evicted[i], n) for i, n in lost.get(index, [])]
+            spare = gang.running + sum(holds[c] for c in children) - gang.minimum
             most = sum(n for _, n in terms)
-            required = [
-                fallen[c] for c in below_of.get(index, ()) if c in fallen and gangs[c].required
-            ]
+            required = [fallen[c] for c in children if c in fallen and gangs[c].required]
             if most <= spare and not required:
                 continue
             fallen[index] = self.model.new_bool_var("")
             away = self.cp.LinearExpr.weighted_sum([v for v, _ in terms], [n for _, n in terms])
             self.model.add(away <= spare + max(most - spare, 0) * fallen[index])
-            for below_it in required:
-                self.model.add_implication(below_it, fallen[index])
+            for child in required:
+                self.model.add_implication(child, fallen[index])
             if gang.counts:
                 part.variables.append(fallen[index])
                 part.factors.append(1)
@@ -433,17 +404,13 @@ class EvictionModel(PlacementModel):
         for part in _joined([p for p in self._parts() if not p.void]):
             expression = self.cp.LinearExpr.weighted_sum(part.variables, part.factors)
             self.model.minimize(expression)
-            solver = self._solver(limit - best.steps)
-            status = solver.solve(self.model)
+            outcome, solver = solve_model(self.model, limit - best.steps)
             best.steps += steps_of(solver)
-            if status == self.cp.INFEASIBLE and len(self.eviction_view.counting):
+            if outcome == "none" and len(self.eviction_view.counting):
                 return best  # the set found first has its rules in another regime
-            if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
-                best.proved = False
-                return best
-            best.evicted = self._evicted(solver)
-            best.solution = self._read(solver)
-            if status != self.cp.OPTIMAL or best.steps >= limit:
+            if outcome in {"best", "found"}:
+                best.evicted, best.solution = self._evicted(solver), self._read(solver)
+            if outcome != "best" or best.steps >= limit:
                 best.proved = False
                 return best
             self.model.add(expression <= round(solver.objective_value))
@@ -453,15 +420,12 @@ class EvictionModel(PlacementModel):
     def place(self, limit: int, *, maximise: bool) -> CheapestVictims:
         """Find any set, or one that allows the most pods."""
         if maximise:
-            pods = [v for leaves in self.leaves for v in leaves.pods.values()]
-            self.model.maximize(self.cp.LinearExpr.sum(pods))
-        solver = self._solver(limit)
-        status = solver.solve(self.model)
+            self.model.maximize(self.all_placed())
+        outcome, solver = solve_model(self.model, limit)
         steps = steps_of(solver)
-        if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
-            proved = status == self.cp.INFEASIBLE
-            return CheapestVictims(None, {}, proved=proved, steps=steps)
-        proved = status == self.cp.OPTIMAL or not maximise
+        if outcome in {"none", "unknown"}:
+            return CheapestVictims(None, {}, proved=outcome == "none", steps=steps)
+        proved = outcome == "best" or not maximise
         return CheapestVictims(
             self._evicted(solver), self._read(solver), proved=proved, steps=steps
         )
@@ -470,14 +434,6 @@ class EvictionModel(PlacementModel):
         evicted = np.zeros_like(self.units)
         evicted[[i for i, v in self.evicted.items() if solver.boolean_value(v)]] = True
         return evicted
-
-    def _solver(self, limit: int) -> cp_model.CpSolver:
-        solver = self.cp.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = 0
-        solver.parameters.linearization_level = 2
-        solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
-        return solver
 
     def _restart(self, solver: cp_model.CpSolver) -> None:
         """Use the solution for this part as the hint for the next."""

@@ -11,6 +11,7 @@ of units is judged with the counts that remain (`base`), and `full`, which leave
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence, Sized
 
@@ -401,9 +402,9 @@ class PostEvictionView:
         )
         self.withheld = tuple(u for u in lower if self._rules_of(u) & self.unjudged.keys())
         self.units: tuple[PlanUnit, ...] = tuple(u for u in lower if u not in self.withheld)
-        counting = [i for i, u in enumerate(self.units) if self._rules_of(u)]
         # units that a near or spread rule counts
-        self.counting = np.array(counting, dtype=np.int64)
+        self._counting = [i for i, u in enumerate(self.units) if self._rules_of(u)]
+        self.counting = np.array(self._counting, dtype=np.int64)
         self._everything = without(self.request, (p for u in self.units for p in u.pods))
         self.node_table = node_table.renewed(self._everything.nodes)
         self.bound_request = self._bound_request()
@@ -425,6 +426,11 @@ class PostEvictionView:
 
         self.barriers = list(self._barriers())
 
+    @functools.cached_property
+    def cost_model(self) -> CostModel:
+        """Return the costs of its units."""
+        return CostModel(self)
+
     # --- rules that count units -------------------------------------------------------------------
 
     def _rules_of(self, unit: PlanUnit) -> set[int]:
@@ -436,11 +442,6 @@ class PostEvictionView:
         """Return the pods that a rule counts, by unit."""
         pods = {i: [p for p in self.units[i].pods if rule in p.rules] for i in self._counting}
         return {i: counted for i, counted in pods.items() if counted}
-
-    @property
-    def _counting(self) -> list[int]:
-        numbers: list[int] = self.counting.tolist()
-        return numbers
 
     def _compiled(self, leaves: Callable[[int, int], bool]) -> PlacementProblem:
         """Compile what is left when all units are evicted, but for the counts of near and spread rules.
@@ -533,21 +534,19 @@ class PostEvictionView:
         for number, unit in enumerate(self.units):
             for pod in unit.pods:
                 node = self.node_table.index.get(pod.node)
-                doubts = (
-                    self.source.shapes[pod.shape].node_devices if any(node_devices) else frozenset()
-                )
-                for uncounted_resource in sorted(doubts if node is not None else ()):
+                if node is None:
+                    continue
+                doubts = self.source.shapes[pod.shape].node_devices if any(node_devices) else ()
+                for resource in sorted(doubts if unit.kind != "reservation" else ()):
                     on_node = np.zeros(self.node_table.size, dtype=np.bool_)
                     on_node[node] = True
-                    alike = frozenset(
-                        i for i, words in enumerate(node_devices) if uncounted_resource in words
-                    )
-                    if alike and unit.kind != "reservation":
-                        yield EvictionBarrier(number, alike, on_node, uncounted_resource)
-                for i in pod.rules if node is not None else ():
+                    users = [i for i, words in enumerate(node_devices) if resource in words]
+                    if users:
+                        yield EvictionBarrier(number, frozenset(users), on_node, resource)
+                for i in pod.rules:
                     rule = self.request.rules[i]
                     codes, _ = self.node_table.label(rule.keys[0])
-                    if rule.kind == "apart" and node is not None and codes[node] >= 0:
+                    if rule.kind == "apart" and codes[node] >= 0:
                         shapes = frozenset(rule.shapes or rule.about)
                         yield EvictionBarrier(number, shapes, codes == codes[node])
 
@@ -625,7 +624,7 @@ NO_PRIORITY = -(2**31) - 1  # the highest priority of an empty set: below every 
 PRIORITY_OFFSET = 2**31  # makes every priority positive
 
 
-class VictimCost(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class VictimCost(msgspec.Struct, frozen=True, order=True):
     """The cost of a set of units; compared field by field, in this order.
 
     Source:
@@ -667,76 +666,54 @@ def unit_cost(priority: int, pods: Sized, lost_min: int = 0) -> dict[str, int]:
 class CostModel:
     """The costs of the units of one request."""
 
-    def __init__(
-        self, request: PlanRequest, units: tuple[PlanUnit, ...], node_table: NodeTable
-    ) -> None:
-        """Compute what does not depend on the set.
-
-        Args:
-            request: Without its terminating pods.
-            node_table: The node table, of nodes with the same labels and taints as those of the request.
-        """
-        self.source = request.evictable or Evictable(priority=0)
-        self.units = units
+    def __init__(self, view: PostEvictionView) -> None:
+        """Compute what does not depend on the set."""
+        self.source, self.units = view.request.evictable or Evictable(priority=0), view.units
+        units = self.units
         running = [p.since_us for u in units if u.kind != "reservation" for p in u.pods]
-        self._youngest = max(running, default=0)
-        self._ages_s = [self.age_s(u) for u in units]
-        self.lost_min = [self.source.lost_min(u) for u in units]
-        self._lost = [_members_lost(u) for u in units]  # by leaf
-        self._have = self._satisfied({})
-        self.cascades = _cascades(request, units, node_table)
+        cascades = _cascades(view)
+        youngest_us = max(running, default=0)
+        # per unit the parts of the cost that are sums, as `VictimCost` has them after `broken`
+        self.sums = [
+            self._sums(unit, youngest_us, cascades=cascade)
+            for unit, cascade in zip(units, cascades, strict=True)
+        ]
+        # per unit the pods by the leaf whose members they are
+        self.lost = [_tally([pod.gang for pod in u.pods if pod.gang >= 0]) for u in units]
+        self._have = self._satisfied()
 
-    def age_s(self, unit: PlanUnit) -> int:
-        """Return for how long the pods of a unit work beyond the youngest evictable pod, summed, in seconds."""
-        return sum((self._youngest - p.since_us) // 1_000_000 for p in unit.pods)
+    def _sums(self, unit: PlanUnit, youngest_us: int, *, cascades: bool) -> tuple[int, ...]:
+        weight, pods = unit.priority + PRIORITY_OFFSET, len(unit.pods)
+        if not unit.has_cost:
+            return (0, 0, 0, 0, 0, 0, weight, pods)
+        age_s = sum((youngest_us - p.since_us) // 1_000_000 for p in unit.pods)
+        return (int(cascades), self.source.lost_min(unit), weight, 1, pods, age_s, 0, 0)
 
     def protected(self, unit: PlanUnit) -> dict[int, int]:
         """Count the pods of a unit under each budget."""
-        counts: dict[int, int] = {}
-        for pod in unit.pods:
-            for budget in pod.budgets:
-                counts[budget] = counts.get(budget, 0) + 1
-        return counts
+        return _tally([budget for pod in unit.pods for budget in pod.budgets])
 
     def cost(self, evicted: list[int]) -> VictimCost:
         """Return the cost of a set, given as positions in `units`."""
         chosen = [self.units[i] for i in evicted]
         running = [i for i in evicted if self.units[i].has_cost]
         victims = [self.units[i] for i in running]
-        free = [u for u in chosen if not u.has_cost]
-        return VictimCost(
-            violations=self._violations(victims),
-            highest=max((u.priority for u in victims), default=NO_PRIORITY),
-            broken=sum(u.is_whole_group for u in victims) + self._fallen(running),
-            cascades=sum(self.cascades[i] for i in evicted),
-            lost_min=sum(self.lost_min[i] for i in running),
-            weight=sum(u.priority + PRIORITY_OFFSET for u in victims),
-            units=len(victims),
-            pods=sum(len(u.pods) for u in victims),
-            age_s=sum(self._ages_s[i] for i in running),
-            reserved=sum(u.priority + PRIORITY_OFFSET for u in free),
-            reserved_pods=sum(len(u.pods) for u in free),
-            names=tuple(sorted(u.name for u in chosen)),
-        )
+        violations = self._violations(victims) if self.source.budgets else 0
+        highest = max([unit.priority for unit in victims], default=NO_PRIORITY)
+        broken = sum([unit.kind == "group" for unit in victims]) + self._fallen(running)
+        sums = map(sum, zip(*[self.sums[i] for i in evicted], strict=True))
+        names = tuple(sorted([unit.name for unit in chosen]))
+        return _cost((violations, highest, broken), sums, names)
 
     def alone(self, index: int) -> VictimCost:
         """Return the cost of one unit alone; the same as `cost`, in less time."""
         unit = self.units[index]
-        weight = unit.priority + PRIORITY_OFFSET
-        if not unit.has_cost:
-            return VictimCost(reserved=weight, reserved_pods=len(unit.pods), names=(unit.name,))
-        return VictimCost(
-            violations=self._violations([unit]) if self.source.budgets else 0,
-            highest=unit.priority,
-            broken=unit.is_whole_group + (self._fallen([index]) if self._lost[index] else 0),
-            cascades=self.cascades[index],
-            lost_min=self.lost_min[index],
-            weight=weight,
-            units=1,
-            pods=len(unit.pods),
-            age_s=self._ages_s[index],
-            names=(unit.name,),
-        )
+        violations, highest, broken = 0, NO_PRIORITY, 0
+        if unit.has_cost:
+            violations = self._violations([unit]) if self.source.budgets else 0
+            highest = unit.priority
+            broken = (unit.kind == "group") + (self._fallen([index]) if self.lost[index] else 0)
+        return _cost((violations, highest, broken), self.sums[index], (unit.name,))
 
     def _violations(self, victims: list[PlanUnit]) -> int:
         taken: dict[int, int] = {}
@@ -751,7 +728,7 @@ class CostModel:
         gangs = self.source.gangs
         lost: dict[int, int] = {}  # by gang; of a leaf members, else children
         for unit in victims:
-            for leaf, members in self._lost[unit].items():
+            for leaf, members in self.lost[unit].items():
                 lost[leaf] = lost.get(leaf, 0) + members
         if not lost:
             return 0
@@ -773,10 +750,10 @@ class CostModel:
                 lost[gang.parent] = lost.get(gang.parent, 0) + falls
         return fallen
 
-    def _satisfied(self, lost: dict[int, int]) -> list[int]:
-        """Return per group its running members and children that keep their minimum, when leaves lose members."""
+    def _satisfied(self) -> list[int]:
+        """Return per group its running members, and children that have their minimum."""
         gangs = self.source.gangs
-        have = [g.running - lost.get(i, 0) for i, g in enumerate(gangs)]
+        have = [gang.running for gang in gangs]
         for i in range(len(gangs) - 1, -1, -1):
             above = gangs[i].parent
             if above >= 0 and have[i] >= gangs[i].minimum:
@@ -791,30 +768,32 @@ class CostModel:
         spare = self._have[leaf] - gang.minimum
         return spare if gang.counts and spare >= 0 else None
 
-    def holding(self, lost: dict[int, int]) -> list[bool]:
-        """Return which groups keep their minimum when leaves lose some of their running members."""
-        have = self._satisfied(lost) if lost else self._have
-        return [n >= g.minimum for n, g in zip(have, self.source.gangs, strict=True)]
+    def holding(self) -> list[bool]:
+        """Return which groups have their minimum now."""
+        return [n >= g.minimum for n, g in zip(self._have, self.source.gangs, strict=True)]
 
 
-def _members_lost(unit: PlanUnit) -> dict[int, int]:
-    """Count the pods of a unit by the leaf whose members they are."""
+def _cost(first: tuple[int, int, int], sums: Iterable[int], names: tuple[str, ...]) -> VictimCost:
+    cost = VictimCost(*first, *sums)  # type: ignore[arg-type]  # its fields between `broken` and `names`
+    return msgspec.structs.replace(cost, names=names)
+
+
+def _tally(numbers: Iterable[int]) -> dict[int, int]:
+    """Return how often each number occurs; of the few of one unit in less time than a Counter."""
     counts: dict[int, int] = {}
-    for pod in unit.pods:
-        if pod.gang >= 0:
-            counts[pod.gang] = counts.get(pod.gang, 0) + 1
+    for number in numbers:
+        counts[number] = counts.get(number, 0) + 1
     return counts
 
 
-def _cascades(
-    request: PlanRequest, units: tuple[PlanUnit, ...], node_table: NodeTable
-) -> list[bool]:
+def _cascades(view: PostEvictionView) -> list[bool]:
     """Return per unit whether it would evict others when it is created again (L33).
 
     Only this one step is considered, and each unit by the cluster before any eviction: its policy lets it preempt, and some
     pod of it fits nowhere in the free capacity, but would fit on a node that its static filters accept if every evictable
     pod of strictly lower priority were evicted there.
     """
+    request, units, node_table = view.request, view.units, view.node_table
     shapes = (request.evictable or Evictable(priority=0)).shapes
     mine = [u for u in units if u.kind != "reservation"]
     if not mine or len({u.priority for u in mine}) == 1:

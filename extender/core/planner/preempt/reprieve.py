@@ -22,7 +22,6 @@ from extender.core.planner.preempt.candidate_domains import (
     Promising,
 )
 from extender.core.planner.preempt.post_eviction_view import (
-    CostModel,
     EvictionBarrier,
     PostEvictionView,
     VictimCost,
@@ -32,7 +31,7 @@ from extender.core.planner.solve.greedy_placement import (
     SearchBudgetExceeded,
     Solution,
 )
-from extender.core.planner.solve.solver_pipeline import size, solve_quickly
+from extender.core.planner.solve.solver_pipeline import solve_quickly
 
 SKETCHES_MAX = 64  # domains tried, those with the lowest bound of the cost
 DOMAINS_MAX = 8  # domains searched thoroughly
@@ -70,26 +69,23 @@ class Reprieve:
     def __init__(
         self,
         eviction_view: PostEvictionView,
-        cost_model: CostModel,
         effort: SearchBudget,
         *,
         min_pods: int,
     ) -> None:
         """Prepare the search; `min_pods`: smallest number of pods to place, 0: the minimum of the tree."""
         self.eviction_view = eviction_view
-        self.cost_model = cost_model
         self.effort = effort
         self.min_pods = min_pods
         self.probes = 0
         self.allowed = PROBES_MAX  # upper limit of `probes` for the current step
-        self.places = CandidateDomains(eviction_view, cost_model, min_pods=min_pods)
+        self.places = CandidateDomains(eviction_view, min_pods=min_pods)
         self.prices = self.places.prices
-        self._promising_after: dict[VictimCost, Promising] = {}
+        self._promising: dict[VictimCost, Promising] = {}
         self._bounds = CostBounds(self.places)
         order = np.argsort(eviction_view.unit, kind="stable")
-        cuts = np.searchsorted(
-            eviction_view.unit[order], np.arange(len(eviction_view.units) + 1)
-        ).tolist()
+        numbers = np.arange(len(eviction_view.units) + 1)
+        cuts = np.searchsorted(eviction_view.unit[order], numbers).tolist()
         # per unit, into `eviction_view.back`
         self._rows = [order[a:b] for a, b in itertools.pairwise(cuts)]
 
@@ -103,7 +99,10 @@ class Reprieve:
         victim_sets = VictimSets(infeasible=[p for p in self.places.domains if p.least is None])
         victim_sets.feasible.append(self._candidate(evicted, first, ""))
         promising_sets: list[tuple[VictimSet, CandidateDomain]] = []
-        promising = self._promising()
+        # those with the lowest bound of the cost first
+        promising = [place for place in self.places.domains if place.least is not None]
+        promising.sort(key=lambda place: (place.least, len(place.units)))
+        promising = promising[:SKETCHES_MAX]
         for place in promising:
             if len(promising_sets) >= DOMAINS_MAX and self._costs_more(place, victim_sets):
                 break  # and all others are at least as expensive
@@ -134,17 +133,10 @@ class Reprieve:
 
     def promising(self, victim_set: VictimSet) -> Promising:
         """Return which units a set may have that costs less than a given set."""
-        promising = self._promising_after.get(victim_set.cost)
-        if promising is None:
-            promising = self._bounds.promising(victim_set.cost, victim_set.evicted)
-            self._promising_after[victim_set.cost] = promising
-        return promising
-
-    def _promising(self) -> list[CandidateDomain]:
-        """List the domains that the bounds allow, those with the lowest bound of the cost first."""
-        left = [place for place in self.places.domains if place.least is not None]
-        left.sort(key=lambda place: (place.least, len(place.units)))
-        return left[:SKETCHES_MAX]
+        cost = victim_set.cost
+        if cost not in self._promising:
+            self._promising[cost] = self._bounds.promising(cost, victim_set.evicted)
+        return self._promising[cost]
 
     def _costs_more(self, place: CandidateDomain, victim_sets: VictimSets) -> bool:
         """Return whether every set of a domain costs more than the best one known."""
@@ -172,8 +164,8 @@ class Reprieve:
         bounds = bound_all(problem)
         if bounds.infeasible or bounds.root < self.min_pods:
             return None
-        solution = solve_quickly(problem, bounds, self.effort, maximise=self.min_pods > 0)
-        return solution if solution is not None and size(solution) >= self.min_pods else None
+        draft = solve_quickly(problem, bounds, self.effort, maximise=self.min_pods > 0)
+        return draft.solution() if draft is not None and draft.total >= self.min_pods else None
 
     def _shortest_prefix(self, place: CandidateDomain, order: list[int]) -> VictimSet | None:
         """Find a short sufficient prefix of an order by binary search; None if the whole order is not enough."""
@@ -203,7 +195,7 @@ class Reprieve:
 
     def price(self, evicted: Bools) -> VictimCost:
         """Return the cost of a set."""
-        return self.cost_model.cost([int(i) for i in np.flatnonzero(evicted)])
+        return self.eviction_view.cost_model.cost([int(i) for i in np.flatnonzero(evicted)])
 
     def _most_expensive_first(self, evicted: Bools) -> list[int]:
         chosen: list[int] = np.flatnonzero(evicted).tolist()
@@ -261,8 +253,12 @@ class Reprieve:
         near[eviction_view.unit[busy[eviction_view.node]]] = True
         near[eviction_view.holders] = True
         near[eviction_view.counting] = True
-        barriers_against = self._barring_units(solution, pessimistic=pessimistic)
-        near[list(barriers_against)] = True
+        barring = {
+            barrier.unit
+            for barrier in self.barriers_against(solution)
+            if pessimistic or not barrier.uncounted_resource
+        }
+        near[list(barring)] = True
         kept = evicted & near
         counting = set(eviction_view.counting.tolist())
         again = True
@@ -273,7 +269,7 @@ class Reprieve:
                 nodes, back = eviction_view.node[mine], eviction_view.back[mine]
                 short = (left[nodes] < back) & (used[nodes] > 0)
                 claimed = eviction_view.claims[unit] & claims
-                if unit in barriers_against or bool(short.any()) or claimed:
+                if unit in barring or bool(short.any()) or claimed:
                     continue
                 kept[unit] = False
                 if unit in counting:
@@ -283,13 +279,6 @@ class Reprieve:
                     again = True  # one that could not stay before may stay beside this one
                 left[nodes] -= back  # a unit has one row per node
         return kept
-
-    def _barring_units(self, solution: Solution, *, pessimistic: bool) -> set[int]:
-        """Return the units with a barrier against a placed pod."""
-        barriers = self.barriers_against(solution)
-        return {
-            barrier.unit for barrier in barriers if pessimistic or not barrier.uncounted_resource
-        }
 
     def barriers_against(self, solution: Solution) -> list[EvictionBarrier]:
         """Return the barriers against the node of a placed pod."""

@@ -49,7 +49,6 @@ from extender.core.planner.preempt.min_cost_cp_sat import find_any, find_cheapes
 from extender.core.planner.preempt.post_eviction_view import (
     NO_PRIORITY,
     PRIORITY_OFFSET,
-    CostModel,
     PostEvictionView,
     VictimCost,
     with_domains_as_rules,
@@ -59,21 +58,6 @@ from extender.core.planner.preempt.reprieve import Reprieve, VictimSet, VictimSe
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.preferred_topology import grant_preferred, has_wishes
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve
-
-Search: TypeAlias = Callable[[int], Solved]  # for the same tree with another minimum of its root
-
-
-def best_partial(all_evicted: Solved, search: Search) -> str:
-    """Return how many of the pods or child groups that the root needs could be placed together.
-
-    Args:
-        all_evicted: The proof that the tree does not fit when all units are evicted.
-        search: Solves the same with another minimum of the root; called a few times.
-    """
-    needed = threshold(all_evicted.problem.groups[0].source)
-    held, alone, word = _best(all_evicted)
-    got, proved = _at_once(held, min(alone, needed - 1), search)
-    return f"{got if proved else f'at least {got}'} of {needed} {word}"
 
 
 def _best(solved: Solved) -> tuple[int, int, str]:
@@ -89,27 +73,6 @@ def _best(solved: Solved) -> tuple[int, int, str]:
     word = f"child groups, each{min(where)}" if len(where) == 1 and all(where) else "child groups"
     held = sum(c.holds for c in children)
     return held, sum(c.holds or bool((best[c.index] >= 0).any()) for c in children), word
-
-
-def _at_once(held: int, most: int, search: Search) -> tuple[int, bool]:
-    """Find how many can be placed together: two groups may need the same rack.
-
-    Args:
-        held: Elements that bound members satisfy.
-        most: An upper bound.
-
-    Returns:
-        The number, and whether it is proved to be the largest.
-    """
-    proved, target = True, most
-    while held < most:
-        solved = search(target)
-        if solved.solution is not None:
-            held = target
-        else:
-            most, proved = target - 1, proved and solved.proved
-        target = (held + most + 1) // 2
-    return held, proved
 
 
 ALTERNATIVES_MAX = 8
@@ -180,11 +143,8 @@ def preempt(
         verdict: The result of `plan` for the same request; None computes it.
     """
     source = request.evictable or Evictable(priority=0)
-    node_table = (
-        node_table
-        if node_table is not None and node_table.nodes is request.nodes
-        else NodeTable(request.nodes)
-    )
+    if node_table is None or node_table.nodes is not request.nodes:
+        node_table = NodeTable(request.nodes)
     lacking = next((t for s in request.shapes for t in s.lacking), "")
     if lacking:
         # kube-scheduler rejects a member whose claim or volume does not exist on every node, whatever is evicted
@@ -327,9 +287,6 @@ class _Decision:
     def __init__(self, request: PlanRequest, node_table: NodeTable, spent: int) -> None:
         self.request = request
         self.eviction_view = PostEvictionView(request, node_table)
-        self.cost_model = CostModel(
-            self.eviction_view.request, self.eviction_view.units, self.eviction_view.node_table
-        )
         self.effort = SearchBudget(request.budget * BUDGETS)
         self.spent = spent  # by planning without evictions
 
@@ -363,22 +320,15 @@ class _Decision:
 
     def _awaited(self, solved: Solved) -> str:
         """Return which terminating pods a placement waits for, or all of them where it needs no node of one."""
-        names = [node.name for node in solved.problem.node_table.nodes]
-        used = {
-            names[node]
-            for by_kind in (solved.solution or {}).values()
-            for nodes in by_kind.values()
-            for node in nodes
-        }
+        rows = solved.problem.node_table.nodes
+        placed = (nodes for kinds in (solved.solution or {}).values() for nodes in kinds.values())
+        used = {rows[node].name for nodes in placed for node in nodes}
         going = self.eviction_view.source.going
         awaited = [pod for pod in going if pod.node in used] or [*going]
         where = join_names(sorted({pod.node for pod in awaited}))
-        if len(awaited) == 1:
-            return f"waiting for 1 pod that terminates, on {where}: its capacity is enough, and no pod is evicted"
-        return (
-            f"waiting for {len(awaited)} pods that terminate, on {where}: their capacity is enough, "
-            "and no pod is evicted"
-        )
+        verb, whose = ("terminates", "its") if len(awaited) == 1 else ("terminate", "their")
+        pods = counted(len(awaited), "pod")
+        return f"waiting for {pods} that {verb}, on {where}: {whose} capacity is enough, and no pod is evicted"
 
     def _refused(self, reach: _Reach, free: int, *, extras: bool) -> NoPreemption:
         """Return why no set of units is evicted: none is enough, or none that is was found or can be judged.
@@ -459,7 +409,7 @@ class _Decision:
                 best = _Reach(evicted, solved.solution, bound, proved=False)
             if best.size and (not maximise or best.size == size(bound.solution or {})):
                 return dataclasses.replace(best, proved=bound.proved)
-        exact = find_any(view, self.cost_model, limit=self._share, maximise=maximise)
+        exact = find_any(view, limit=self._share, maximise=maximise)
         self._charge(exact.steps)
         if exact.evicted is not None and size(exact.solution) > best.size:
             return _Reach(exact.evicted, exact.solution, bound, proved=exact.proved)
@@ -509,10 +459,29 @@ class _Decision:
         effect = "frees capacity for no further member"
         if not extras:
             most = "at most " if len(self.eviction_view.counting) else ""
-            effect = f"yields {most}{best_partial(reach.bound, self._with_minimum)}"
+            effect = f"yields {most}{self._best_partial(reach.bound)}"
         left = () if extras else diagnose(self.eviction_view.bound_request, reach.bound)
         more = tuple(f"after that eviction: {text}" for text in left)
         return self._none_helps(lambda readers: f"{self._all_units(readers)} {effect}", more)
+
+    def _best_partial(self, all_evicted: Solved) -> str:
+        """Return how many of the pods or child groups that the root needs could be placed together: two groups may need the same rack.
+
+        Args:
+            all_evicted: The proof that the tree does not fit when all units are evicted.
+        """
+        needed = threshold(all_evicted.problem.groups[0].source)
+        held, alone, word = _best(all_evicted)
+        most, proved = min(alone, needed - 1), True
+        target = most
+        while held < most:
+            solved = self._with_minimum(target)
+            if solved.solution is not None:
+                held = target
+            else:
+                most, proved = target - 1, proved and solved.proved
+            target = (held + most + 1) // 2
+        return f"{held if proved else f'at least {held}'} of {needed} {word}"
 
     def _counting_rules(self, rules: tuple[PlanRule, ...]) -> Iterator[PlanRule]:
         """Yield the near and spread rules that count a unit."""
@@ -571,12 +540,11 @@ class _Decision:
     # --- choosing ----------------------------------------------------------------------------------
 
     def _cheapest(self, evicted: Bools, first: Solution, min_pods: int) -> PreemptionVerdict:
-        reprieve = Reprieve(self.eviction_view, self.cost_model, self.effort, min_pods=min_pods)
+        reprieve = Reprieve(self.eviction_view, self.effort, min_pods=min_pods)
         victim_sets = reprieve.search(evicted, first)
         best = victim_sets.best
         exact = find_cheapest(
             self.eviction_view,
-            self.cost_model,
             reprieve.promising(best),
             limit=(self.effort.limit - self.effort.nodes) // PROOF_SHARE,
             min_pods=min_pods,
@@ -651,24 +619,18 @@ class _Decision:
 
     def _units(self, evicted: Bools, *, running: bool | None = None) -> tuple[PlanUnit, ...]:
         chosen = [self.eviction_view.units[i] for i in np.flatnonzero(evicted)]
-        return tuple(
-            sorted(
-                (u for u in chosen if running is None or (u.kind != "reservation") == running),
-                key=lambda u: u.name,
-            )
-        )
+        units = (u for u in chosen if running is None or (u.kind != "reservation") == running)
+        return tuple(sorted(units, key=lambda unit: unit.name))
 
     def _doubts(self, best: VictimSet, reprieve: Reprieve) -> dict[str, str]:
         """Return the victims that only a resource counted by kube-scheduler alone rules out, with the reason."""
         back = best.evicted & ~reprieve.reprieve_units(
             best.evicted, best.solution, pessimistic=False
         )
-        barriers = [
-            barrier for barrier in reprieve.barriers_against(best.solution) if back[barrier.unit]
-        ]
         resources = {
             self.eviction_view.units[barrier.unit].name: barrier.uncounted_resource
-            for barrier in barriers
+            for barrier in reprieve.barriers_against(best.solution)
+            if back[barrier.unit]
         }
         return {
             name: f"it uses a {resources[name]} on a node of a member that uses one, "
@@ -686,24 +648,19 @@ class _Decision:
             if other.cost.names in names_listed or len(listed) >= ALTERNATIVES_MAX:
                 continue
             names_listed.add(other.cost.names)
-            listed.append(
-                VictimAlternative(
-                    where=other.where or self._nodes_of(other),
-                    units=other.cost.names,
-                    cost=other.cost,
-                    reason=_not_chosen_reason(other.cost, best.cost),
-                )
+            where = other.where or self._nodes_of(other)
+            reason = _not_chosen_reason(other.cost, best.cost)
+            alternative = VictimAlternative(
+                where=where, units=other.cost.names, cost=other.cost, reason=reason
             )
+            listed.append(alternative)
+        reason = "does not free enough capacity"
         for place in victim_sets.infeasible[: ALTERNATIVES_MAX - len(listed)]:
             names = tuple(sorted(self.eviction_view.units[i].name for i in place.units))
-            listed.append(
-                VictimAlternative(
-                    where=place.where,
-                    units=names,
-                    cost=None,
-                    reason="does not free enough capacity",
-                )
+            alternative = VictimAlternative(
+                where=place.where, units=names, cost=None, reason=reason
             )
+            listed.append(alternative)
         return tuple(listed)
 
     def _nodes_of(self, victim_set: VictimSet) -> str:
@@ -776,10 +733,8 @@ def _not_chosen_reason(other: VictimCost, best: VictimCost) -> str:
         if field == "weight":
             if other.units > best.units:
                 return f"costs more: {counted(other.units, 'unit')} instead of {best.units}"
-            mine, theirs = (
-                mine - best.units * PRIORITY_OFFSET,
-                theirs - other.units * PRIORITY_OFFSET,
-            )
+            mine -= best.units * PRIORITY_OFFSET
+            theirs -= other.units * PRIORITY_OFFSET
         instead = "none" if mine == NO_PRIORITY else mine
         return f"costs more: {theirs} instead of {instead} {words}"
     if (other.reserved, other.reserved_pods) != (best.reserved, best.reserved_pods):

@@ -142,27 +142,18 @@ class Compactness:
             left = group.size
         fewest: list[Ints] = []
         tightest: list[Ints] = []
+        sliced = is_slice(group.source.key)
         for key, domain, outer in self._wider_levels(group.level, scope):
             own = outer[inside]
             total = capacity(group, key, domain)[own]
             opened = self._opened_domains(scope, key, domain)[own]
-            if not is_slice(group.source.key):
-                holds = total >= left
-                fewest += [
-                    (~holds).astype(np.int64),
-                    (opened == 0).astype(np.int64),
-                    np.where(holds, 0, -total),
-                ]
-                tightest.append(np.where(holds, total, 0))
-                continue
-            whole = total // max(group.size, 1) * group.size if key == group.level.keys else total
-            holds = whole >= left
-            fewest += [
-                (opened == 0).astype(np.int64),
-                (~holds).astype(np.int64),
-                np.where(holds, 0, -whole),
-            ]
-            tightest.append(total)
+            whole = total
+            if sliced and key == group.level.keys:
+                whole = total // max(group.size, 1) * group.size
+            holds, unused = whole >= left, opened == 0
+            first = (unused, ~holds) if sliced else (~holds, unused)
+            fewest += [*(c.astype(np.int64) for c in first), np.where(holds, 0, -whole)]
+            tightest.append(total if sliced else np.where(holds, total, 0))
         return [*fewest, -scores, *tightest]
 
     def _opened_domains(self, scope: int, key: DomainKey, domain: Ints) -> Ints:
@@ -226,12 +217,7 @@ class _Rows(NamedTuple):
 
 
 def _arrange(
-    positions: Ints,
-    rows: _Rows,
-    levels: Sequence[Ints],
-    left: int,
-    want: int,
-    parts: list[Ints],
+    positions: Ints, rows: _Rows, levels: Sequence[Ints], left: int, want: int, parts: list[Ints]
 ) -> int:
     """Append the order of some positions to `parts`, level by level.
 

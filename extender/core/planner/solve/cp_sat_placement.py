@@ -36,6 +36,7 @@ class CpSatResult:
     outcome: SolveOutcome
     solution: Solution
     steps: int  # search nodes: the size of the model, and the deterministic time of the solver
+    bound: int = 0  # proved of a count that is minimised: no placement has less
 
 
 @dataclass(slots=True)
@@ -55,28 +56,17 @@ class _Leaves:
 
 
 def solve_exactly(
-    problem: PlacementProblem,
-    bounds: UpperBounds,
-    *,
-    limit: int,
-    hint: Solution | None,
-    maximise: bool,
+    problem: PlacementProblem, bounds: UpperBounds, *, limit: int, better_than: Solution | None
 ) -> CpSatResult:
     """Find a placement of the tree with the most pods, or prove that there is none.
 
     Args:
-        maximise: False stops at the first placement of the minimum.
+        better_than: A placement to better, with a part of the limit; None: any placement of the minimum is enough.
     """
-    if limit <= 0:
-        return CpSatResult("unknown", {}, 0)
-    model = PlacementModel(problem, bounds)
-    fits = model.build(limit)
-    built = model.built()
-    if not fits or built >= limit:
-        return CpSatResult("unknown", {}, min(built, limit))
-    result = model.run(limit=limit - built, hint=hint, maximise=maximise)
-    result.steps += built
-    return result
+    part = 1 if better_than is None else EXTRAS_PART
+    return PlacementModel(problem, bounds).search(
+        limit, better_than, optimise=better_than is not None, part=part
+    )
 
 
 class PlacementModel:
@@ -102,7 +92,7 @@ class PlacementModel:
         }
         self.active: dict[int, cp_model.IntVar] = {}  # composite -> takes part
         self.chosen: dict[int, dict[int, cp_model.IntVar]] = {}  # composite -> domain -> chosen
-        self.leaves: list[_Leaves] = []
+        self.leaves: dict[int, _Leaves] = {}  # by the first of them
         self.picked: dict[int, list[cp_model.IntVar]] = {}  # cell -> how often each pattern
 
     # --- building ----------------------------------------------------------------------------------
@@ -121,7 +111,7 @@ class PlacementModel:
             self._leaf_class(twins)
             if self.built() > limit:
                 return False
-        for leaves in self.leaves:
+        for leaves in self.leaves.values():
             self._pods(leaves)
             if self.built() > limit:
                 return False
@@ -139,8 +129,12 @@ class PlacementModel:
         if self.problem.groups[0].leaf:
             yield [self.problem.groups[0]]
         for group in self.problem.groups:
-            if group.alive and not group.leaf:
-                yield from _twins(self.problem, group)
+            classes: dict[tuple[object, ...], list[CompiledGroup]] = {}
+            for leaf in (self.problem.groups[c] for c in group.children if group.alive):
+                if leaf.leaf and leaf.alive:
+                    alone = leaf.index if leaf.bound else -1
+                    classes.setdefault((alone, *leaf.twin_key), []).append(leaf)
+            yield from classes.values()
 
     def _owner(self, group: CompiledGroup) -> int:
         """Return the nearest composite at or above `group` that chooses a domain; -1: none."""
@@ -158,13 +152,8 @@ class PlacementModel:
             return None
         keys = self.problem.groups[owner].level.keys
         up = self.problem.node_table.up(group.level.keys, keys)
-        return self.chosen[owner].get(int(up[domain]), self._never())
-
-    def _never(self) -> cp_model.IntVar:
-        return self.model.new_int_var(0, 0, "")
-
-    def _possible(self, group: CompiledGroup) -> list[int]:
-        return np.flatnonzero(self.bounds.best[group.index] >= 0).tolist()
+        never = self.model.new_int_var(0, 0, "")
+        return self.chosen[owner].get(int(up[domain]), never)
 
     def _composite(self, group: CompiledGroup) -> None:
         active = self.model.new_bool_var("")
@@ -175,13 +164,20 @@ class PlacementModel:
             self.model.add_implication(active, self.active[group.parent])
         if not self._own_level(group):
             return
-        chosen = {d: self.model.new_bool_var("") for d in self._possible(group)}
-        self.model.add(self.cp.LinearExpr.sum(list(chosen.values())) == active)
-        for domain, variable in chosen.items():
+        self.chosen[group.index] = self._by_domain(group, active, 1)
+
+    def _by_domain(
+        self, group: CompiledGroup, taking_part: cp_model.IntVar, size: int
+    ) -> dict[int, cp_model.IntVar]:
+        """Add how many of `size` groups like one are in each domain, inside those that are chosen above."""
+        possible: list[int] = np.flatnonzero(self.bounds.best[group.index] >= 0).tolist()
+        by_domain = {domain: self.model.new_int_var(0, size, "") for domain in possible}
+        self.model.add(self.cp.LinearExpr.sum(list(by_domain.values())) == taking_part)
+        for domain, variable in by_domain.items():
             outer = self._outer(group, domain)
             if outer is not None:
-                self.model.add(variable <= outer)
-        self.chosen[group.index] = chosen
+                self.model.add(variable <= size * outer)
+        return by_domain
 
     def _own_level(self, group: CompiledGroup) -> bool:
         above = self.problem.groups[group.parent].level.keys if group.parent >= 0 else ()
@@ -194,15 +190,18 @@ class PlacementModel:
             self.model.add(part == size)
         else:
             self.model.add(part <= size * self.active[like.parent])
-        by_domain: dict[int, cp_model.IntVar] = {}
-        if self._own_level(like):
-            by_domain = {d: self.model.new_int_var(0, size, "") for d in self._possible(like)}
-            self.model.add(self.cp.LinearExpr.sum(list(by_domain.values())) == part)
-            for domain, variable in by_domain.items():
-                outer = self._outer(like, domain)
-                if outer is not None:
-                    self.model.add(variable <= size * outer)
-        self.leaves.append(_Leaves(like, twins, part, by_domain))
+        by_domain = self._by_domain(like, part, size) if self._own_level(like) else {}
+        self.leaves[like.index] = _Leaves(like, twins, part, by_domain)
+
+    def placed(self) -> Iterator[tuple[_Leaves, int, int, cp_model.IntVar]]:
+        """Yield the counts of pods: of which leaves, which kind, and in which cell."""
+        for leaves in self.leaves.values():
+            for (kind, cell), pods in leaves.pods.items():
+                yield leaves, kind, cell, pods
+
+    def all_placed(self) -> cp_model.LinearExprT:
+        """Return the number of all pods."""
+        return self.cp.LinearExpr.sum([pods for *_, pods in self.placed()])
 
     def _pods(self, leaves: _Leaves) -> None:
         """Add the pod counts of identical leaves, limited to the chosen domains."""
@@ -255,7 +254,6 @@ class PlacementModel:
 
     def _threshold(self, group: CompiledGroup) -> None:
         """Require the minimum of children of a composite that takes part."""
-        of_leaf = {leaves.like.index: leaves for leaves in self.leaves}
         terms: list[cp_model.IntVar] = []
         sure, active = 0, self.active[group.index]
         for c in group.children:
@@ -266,10 +264,9 @@ class PlacementModel:
                 terms.append(self.active[c])
                 if child.required:
                     self.model.add_implication(active, self.active[c])
-            elif c in of_leaf:
-                terms.append(of_leaf[c].taking_part)
+            elif (leaves := self.leaves.get(c)) is not None:
+                terms.append(leaves.taking_part)
                 if child.required:
-                    leaves = of_leaf[c]
                     self.model.add(leaves.taking_part >= len(leaves.twins) * active)
         self.model.add(self.cp.LinearExpr.sum(terms) + sure >= group.minimum * active)
 
@@ -277,11 +274,10 @@ class PlacementModel:
         """Limit pods to the capacity of every node class, and to one pod per exclusive claim."""
         users: list[Users] = [[] for _ in self.cells]
         claims: dict[str, list[cp_model.IntVar]] = {}
-        for leaves in self.leaves:
-            for (kind, number), variable in leaves.pods.items():
-                users[number].append((kind, variable))
-                for claim in self.problem.claims[kind]:
-                    claims.setdefault(claim, []).append(variable)
+        for _, kind, number, variable in self.placed():
+            users[number].append((kind, variable))
+            for claim in self.problem.claims[kind]:
+                claims.setdefault(claim, []).append(variable)
         for cell, (place, pods) in enumerate(zip(self.cells, users, strict=True)):
             if place.patterns:
                 self._patterns(cell, pods)
@@ -349,27 +345,23 @@ class PlacementModel:
         """Return per domain the pod counts of the keepers of a rule, and of the others."""
         keepers: dict[int, list[cp_model.IntVar]] = {}
         others: dict[int, list[cp_model.IntVar]] = {}
-        for leaves in self.leaves:
-            for (kind, cell), variable in leaves.pods.items():
-                domain = int(rule.domain[self.cells[cell].nodes[0]])
-                shape = self.problem.kinds[kind]
-                if domain < 0:
-                    continue
-                if shape in rule.keepers:
-                    keepers.setdefault(domain, []).append(variable)
-                elif isinstance(rule, AntiAffinityDomains) and shape in rule.others:
-                    others.setdefault(domain, []).append(variable)
+        for _, kind, cell, variable in self.placed():
+            domain = int(rule.domain[self.cells[cell].nodes[0]])
+            shape = self.problem.kinds[kind]
+            if domain >= 0 and shape in rule.keepers:
+                keepers.setdefault(domain, []).append(variable)
+            elif domain >= 0 and isinstance(rule, AntiAffinityDomains) and shape in rule.others:
+                others.setdefault(domain, []).append(variable)
         return keepers, others
 
     def _exclusive_domains(self) -> None:
         """Allow one exclusive group per value of its key, of those that are compared with each other."""
-        of_leaf = {leaves.like.index: leaves for leaves in self.leaves}
         for groups in self.problem.exclusive.sets:
             by_value: dict[str, list[cp_model.IntVar]] = {}
             for group in groups:
                 if group.pinned >= 0:  # the upper bounds exclude its domain for the others
                     continue
-                leaves = of_leaf.get(group.index)  # of identical leaves the first counts all
+                leaves = self.leaves.get(group.index)  # of identical leaves the first counts all
                 chosen = (
                     leaves.by_domain if leaves is not None else self.chosen.get(group.index, {})
                 )
@@ -382,7 +374,7 @@ class PlacementModel:
     def _floors(self) -> None:
         """Limit per domain the sum of the minima of its leaves (redundant, but it shortens proofs)."""
         sums: dict[tuple[tuple[str, ...], int], list[tuple[int, cp_model.IntVar]]] = {}
-        for leaves in self.leaves:
+        for leaves in self.leaves.values():
             for domain, number in leaves.by_domain.items():
                 key = (leaves.like.level.keys, domain)
                 sums.setdefault(key, []).append((leaves.like.least, number))
@@ -398,42 +390,42 @@ class PlacementModel:
 
     # --- solving -----------------------------------------------------------------------------------
 
-    def run(self, *, limit: int, hint: Solution | None, maximise: bool) -> CpSatResult:
-        """Solve, and return the placement."""
-        pods = [v for leaves in self.leaves for v in leaves.pods.values()]
-        if maximise and pods:
-            self.model.add(self.cp.LinearExpr.sum(pods) <= self.bounds.root)
-            self.model.maximize(self.cp.LinearExpr.sum(pods))
+    def search(
+        self, limit: int, hint: Solution | None, *, optimise: bool, part: int = 1
+    ) -> CpSatResult:
+        """Build the model, solve it, and return the placement.
+
+        Args:
+            limit: Search nodes for both.
+            optimise: False stops at the first placement.
+            part: Fraction of what building leaves that solving may spend.
+        """
+        fits = limit > 0 and self.build(limit)
+        built = self.built()
+        if not fits or built >= limit:
+            return CpSatResult("unknown", {}, max(min(built, limit), 0))
+        self._aim(optimise=optimise)
         if hint is not None:
             self._hint(hint)
-        if hint is not None:
-            limit = max(limit // EXTRAS_PART, 1)
-        solver = self.solver(limit)
-        status = solver.solve(self.model)
-        steps = steps_of(solver)
-        if status == self.cp.INFEASIBLE:
-            return CpSatResult("none", {}, steps)
-        if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
-            return CpSatResult("unknown", {}, steps)
-        outcome: SolveOutcome = "best" if status == self.cp.OPTIMAL and maximise else "found"
-        return CpSatResult(outcome, self._read(solver), steps)
+        outcome, solver = solve_model(self.model, max((limit - built) // part, 1))
+        if outcome == "best" and not optimise:
+            outcome = "found"
+        solution = self._read(solver) if outcome in {"best", "found"} else {}
+        bound = self._bound(solver) if optimise and outcome != "none" else 0
+        return CpSatResult(outcome, solution, built + steps_of(solver), bound)
 
-    def solver(self, limit: int) -> cp_model.CpSolver:
-        """Return a solver that spends at most so many search nodes.
+    def _aim(self, *, optimise: bool) -> None:
+        """Add the objective: most pods."""
+        if optimise and any(leaves.pods for leaves in self.leaves.values()):
+            self.model.add(self.all_placed() <= self.bounds.root)
+            self.model.maximize(self.all_placed())
 
-        One worker, a fixed seed, and a limit counted in steps of the solver: a replay gives the same result.
-        """
-        solver = self.cp.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = 0
-        # proofs need the relaxation: 0.02 s instead of 10 s
-        solver.parameters.linearization_level = 2
-        solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
-        return solver
+    def _bound(self, solver: cp_model.CpSolver) -> int:  # noqa: ARG002 -- of other objectives
+        return 0
 
     def _hint(self, hint: Solution) -> None:
         cell_of = {node: i for i, cell in enumerate(self.cells) for node in cell.nodes}
-        for leaves in self.leaves:
+        for leaves in self.leaves.values():
             amounts: dict[tuple[int, int], int] = {}
             for twin in leaves.twins:
                 for kind, nodes in hint.get(twin.index, {}).items():
@@ -446,7 +438,7 @@ class PlacementModel:
     def _read(self, solver: cp_model.CpSolver) -> Solution:
         seats = [self._seats(cell, solver) for cell in range(len(self.cells))]
         solution: Solution = {}
-        for leaves in self.leaves:
+        for leaves in self.leaves.values():
             where = self.where[leaves.like.level.keys]
             waiting = list(leaves.twins)
             numbers = (
@@ -486,6 +478,31 @@ class PlacementModel:
         return seats
 
 
+def solve_model(
+    model: cp_model.CpModel, limit: int, linearization_level: int = 2
+) -> tuple[SolveOutcome, cp_model.CpSolver]:
+    """Solve a model within so many search nodes; without an objective any solution is the best.
+
+    One worker, a fixed seed, and a limit counted in steps of the solver: a replay gives the same result.
+
+    Args:
+        linearization_level: 2: proofs of placements need the relaxation, 0.02 s instead of 10 s.
+    """
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    solver.parameters.linearization_level = linearization_level
+    solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
+    outcomes: dict[object, SolveOutcome] = {
+        cp_model.OPTIMAL: "best",
+        cp_model.FEASIBLE: "found",
+        cp_model.INFEASIBLE: "none",
+    }
+    return outcomes.get(solver.solve(model), "unknown"), solver
+
+
 def steps_of(solver: cp_model.CpSolver) -> int:
     """Return the search nodes that a solver has spent, by its deterministic time."""
     return int(solver.deterministic_time * STEPS_PER_UNIT) + 1
@@ -497,17 +514,3 @@ def _next(seats: list[list[int]]) -> int:
         seats.pop(0)
     seats[0][1] -= 1
     return seats[0][0]
-
-
-def _twins(problem: PlacementProblem, parent: CompiledGroup) -> list[list[CompiledGroup]]:
-    """Return the leaves of a composite in classes of interchangeable leaves."""
-    classes: dict[tuple[object, ...], list[CompiledGroup]] = {}
-    for c in parent.children:
-        leaf = problem.groups[c]
-        if not leaf.leaf or not leaf.alive:
-            continue
-        sizes = tuple(sorted((k, len(m)) for k, m in leaf.members.items()))
-        own = c if leaf.bound else -1
-        key = (*(leaf.level.keys, leaf.minimum, sizes, own, leaf.required), leaf.source.exclusive)
-        classes.setdefault(key, []).append(leaf)
-    return list(classes.values())

@@ -13,14 +13,14 @@ import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from extender.core.planner.model.node_table import FIT_MAX, Bools, Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds
-from extender.core.planner.solve.cp_sat_placement import PlacementModel, steps_of
+from extender.core.planner.solve.cp_sat_placement import PlacementModel
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.node_classes import make_node_classes
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 BROKEN = 2  # domains that a group with a pod on a node without the label has at least
 SMALL = 1 << 15
 PRICES = 3  # that are tried for one bound
-CountOutcome = Literal["best", "found", "none", "unknown"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -313,29 +312,28 @@ def most_pairs(pods: Ints, first: int) -> tuple[int, Ints]:
     return int(gains[largest].sum()), np.bincount(at[largest], minlength=len(pods))
 
 
-@dataclass(slots=True, frozen=True)
-class DomainCount:
-    """The domains of a level that some groups are in, summed; `most` is a limit that placements keep."""
+@dataclass(frozen=True)
+class _Count:
+    """A number for some groups and a level; `most` is a limit that placements keep."""
 
     groups: tuple[GroupPods, ...]
     level: CountedLevel
     most: int
+
+
+class DomainCount(_Count):
+    """The domains of a level that some groups are in, summed."""
 
     def value(self, solution: Solution) -> int:
         """Return the sum for a placement."""
         return sum(group.domains(solution, self.level) for group in self.groups)
 
 
-@dataclass(slots=True, frozen=True)
-class PairCount:
-    """The pairs of pods, one of each of two groups, in different domains of a level; `most` is a limit that placements keep.
+class PairCount(_Count):
+    """The pairs of pods, one of each of two groups, in different domains of a level.
 
     A node outside the cluster is in no domain: its pods are apart from all others.
     """
-
-    groups: tuple[GroupPods, GroupPods]
-    level: CountedLevel
-    most: int
 
     def value(self, solution: Solution) -> int:
         """Return the pairs for a placement."""
@@ -435,13 +433,8 @@ class PairCount:
         return int(np.clip(np.where(left + rest >= pods, left, 0), 0, pods).max(initial=0))
 
 
-@dataclass(slots=True, frozen=True)
-class ShareCount:
-    """The pods of some groups that are not in the smallest share of a domain of a level, summed; `most` is a limit that placements keep."""
-
-    groups: tuple[GroupPods, ...]
-    level: CountedLevel
-    most: int
+class ShareCount(_Count):
+    """The pods of some groups that are not in the smallest share of a domain of a level, summed."""
 
     def value(self, solution: Solution) -> int:
         """Return the sum for a placement."""
@@ -454,54 +447,24 @@ class ShareCount:
 TopologyCount: TypeAlias = "DomainCount | PairCount | ShareCount"
 
 
-@dataclass(slots=True)
-class CountResult:
-    """The result of the complete search, with a proved lower bound on the count that it minimises."""
-
-    outcome: CountOutcome
-    solution: Solution
-    steps: int
-    bound: int = 0
-
-
-def solve_counts(
-    problem: PlacementProblem,
-    bounds: UpperBounds,
-    counts: Sequence[TopologyCount],
-    *,
-    limit: int,
-    at_least: int,
-    hint: Solution | None,
-    minimise: bool,
-) -> CountResult:
-    """Find a placement of at least so many pods within the limits of all counts, or prove that there is none.
-
-    Args:
-        counts: The limits to keep.
-        at_least: New pods to place.
-        minimise: Find the least value of the last count instead of any placement.
-    """
-    if limit <= 0:
-        return CountResult("unknown", {}, 0)
-    model = DomainCountModel(problem, bounds, counts)
-    fits = model.build(limit)
-    built = model.built()
-    if not fits or built >= limit:
-        return CountResult("unknown", {}, min(built, limit))
-    result = model.run_counts(limit=limit - built, at_least=at_least, hint=hint, minimise=minimise)
-    result.steps += built
-    return result
-
-
 class DomainCountModel(PlacementModel):
-    """The integer program of a tree, with the domains that groups are in, and the pairs of pods in different ones."""
+    """The integer program of a tree, with the domains that groups are in, and the pairs of pods in different ones.
+
+    `search` finds the least value of the last count, or any placement, within the limits of all counts.
+    """
 
     def __init__(
-        self, problem: PlacementProblem, bounds: UpperBounds, counts: Sequence[TopologyCount]
+        self,
+        problem: PlacementProblem,
+        bounds: UpperBounds,
+        counts: Sequence[TopologyCount],
+        at_least: int,
     ) -> None:
+        """Begin; `at_least`: new pods to place."""
         cells = make_node_classes(problem, [count.level.domain for count in counts])
         super().__init__(problem, bounds, cells)
         self.counts = counts
+        self.at_least = at_least
         self.sums: list[cp_model.LinearExprT] = []  # per count
         # of equal shares those of the tightest domains: what each of these can hold, if it is used
         self.capacities: list[tuple[int, cp_model.IntVar]] = []
@@ -537,7 +500,7 @@ class DomainCountModel(PlacementModel):
         totals: list[cp_model.IntVar] = []
         amounts: list[dict[int, cp_model.IntVar]] = []
         for group in count.groups:
-            pods = self._by_domain(group, count.level)
+            pods = self._of_group(group, count.level)
             bound = Counter(count.level.domain[group.bound_nodes].tolist())
             amounts.append({})
             for domain in sorted({*pods, *bound}):
@@ -565,7 +528,7 @@ class DomainCountModel(PlacementModel):
         """Return the pods of a group that are not in its smallest share of a domain of a level."""
         every = group.bound + group.size
         smallest = self.model.new_int_var(0, every, "")
-        pods = self._by_domain(group, level)
+        pods = self._of_group(group, level)
         bound = Counter(level.domain[group.bound_nodes].tolist())
         per_node = self.problem.pods().per_node(group.kinds)
         capacity = np.bincount(level.domain, weights=per_node).astype(np.int64)
@@ -580,20 +543,19 @@ class DomainCountModel(PlacementModel):
             self.model.add(smallest <= placed + every * (1 - used))
         return every - smallest
 
-    def _by_domain(self, group: GroupPods, level: CountedLevel) -> dict[int, list[cp_model.IntVar]]:
+    def _of_group(self, group: GroupPods, level: CountedLevel) -> dict[int, list[cp_model.IntVar]]:
         """Return the numbers of new pods of a group by domain of a level."""
         below = set(group.leaves)
         pods: dict[int, list[cp_model.IntVar]] = {}
-        for leaves in self.leaves:
+        for leaves, _, cell, variable in self.placed():
             if leaves.like.index in below:
-                for (_, cell), variable in leaves.pods.items():
-                    domain = int(level.domain[self.cells[cell].nodes[0]])
-                    pods.setdefault(domain, []).append(variable)
+                domain = int(level.domain[self.cells[cell].nodes[0]])
+                pods.setdefault(domain, []).append(variable)
         return pods
 
     def _domains(self, group: GroupPods, level: CountedLevel) -> cp_model.IntVar:
         """Return the number of domains of a level that a group is in."""
-        pods = self._by_domain(group, level)
+        pods = self._of_group(group, level)
         opened = set(level.domain[group.bound_nodes].tolist())
         number = self.model.new_int_var(1, len(pods) + len(opened) + group.missing + BROKEN, "")
         used: list[cp_model.IntVar] = []
@@ -610,31 +572,19 @@ class DomainCountModel(PlacementModel):
         self.model.add(number >= self.cp.LinearExpr.sum(used) + len(opened) + group.missing)
         return number
 
-    def run_counts(
-        self, *, limit: int, at_least: int, hint: Solution | None, minimise: bool
-    ) -> CountResult:
-        """Solve, and return the placement."""
-        pods = [v for leaves in self.leaves for v in leaves.pods.values()]
-        self.model.add(self.cp.LinearExpr.sum(pods) >= at_least)
-        capacities = sum(capacity for capacity, _ in self.capacities)
-        if minimise and self.capacities:
-            tightest = self.cp.LinearExpr.sum(
-                [capacity * used for capacity, used in self.capacities]
-            )
-            self.model.minimize(self.sums[-1] * (capacities + 1) + tightest)
-        elif minimise:
-            self.model.minimize(self.sums[-1])
-        if hint is not None:
-            self._hint(hint)
-        solver = self.solver(limit)
-        status = solver.solve(self.model)
-        steps = steps_of(solver)
+    def _aim(self, *, optimise: bool) -> None:
+        """Add the objective: the least of the last count; of equal shares those of the tightest domains."""
+        self.model.add(self.all_placed() >= self.at_least)
+        if optimise:
+            tightest = self.cp.LinearExpr.sum([most * used for most, used in self.capacities])
+            self.model.minimize(self.sums[-1] * self._scale + tightest)
+
+    @property
+    def _scale(self) -> int:
+        """Return what the last count counts in the objective: more than all capacities together."""
+        return sum(capacity for capacity, _ in self.capacities) + 1
+
+    def _bound(self, solver: cp_model.CpSolver) -> int:
         # the bound of an integer is the next integer above what is proved for the relaxation
-        bound = int(np.ceil(solver.best_objective_bound - 1e-6)) if minimise else 0
-        bound = -(-(bound - capacities) // (capacities + 1))
-        if status == self.cp.INFEASIBLE:
-            return CountResult("none", {}, steps)
-        if status not in {self.cp.OPTIMAL, self.cp.FEASIBLE}:
-            return CountResult("unknown", {}, steps, max(bound, 0))
-        outcome: CountOutcome = "best" if status == self.cp.OPTIMAL else "found"
-        return CountResult(outcome, self._read(solver), steps, max(bound, 0))
+        bound = int(np.ceil(solver.best_objective_bound - 1e-6))
+        return max(-(-(bound - self._scale + 1) // self._scale), 0)

@@ -28,50 +28,6 @@ that holds most extra members. `tight`: the domain with the least free capacity.
 children in stored order."""
 
 
-def order_domains(
-    strategy: Strategy, most: Ints, capacity: Ints, preferred: Ints, scores: Ints
-) -> Ints:
-    """Order candidate domains, best first.
-
-    Args:
-        most: Pods of the group that each domain can hold.
-        capacity: Free capacity of each domain, in pods.
-        preferred: Members whose node of an earlier plan is there.
-    """
-    position = np.arange(len(most))
-    if strategy == "roomy":
-        return np.lexsort((position, capacity, -scores, -most, -preferred))
-    return np.lexsort((position, -most, capacity, -scores, -preferred))
-
-
-def order_children(
-    strategy: Strategy, children: list[CompiledGroup], choices: list[int]
-) -> list[CompiledGroup]:
-    """Order children for the minimum: those that need the most pods first, then fewest candidate domains.
-
-    `choices`: the number of candidate domains of each child, in the same order.
-    """
-    if strategy == "listed":
-        return children
-    ranked = sorted(
-        zip(children, choices, strict=True), key=lambda c: (-c[0].least, c[1], c[0].index)
-    )
-    return [child for child, _ in ranked]
-
-
-def order_nodes(counts: Ints, preferred: set[int], nodes: Ints, scores: Ints | None) -> Ints:
-    """Order nodes for identical pods: those of an earlier plan, those with the highest score, then those that fit the fewest.
-
-    This keeps nodes with much free capacity for larger pods and for other trees. `scores`: by the soft rules of pods.
-    """
-    keys = [np.arange(len(nodes)), counts]
-    if scores is not None:
-        keys.append(-scores)
-    if preferred:
-        keys.append(np.array([int(n) not in preferred for n in nodes], dtype=np.int64))
-    return np.lexsort(keys)
-
-
 Solution: TypeAlias = dict[int, dict[int, dict[int, int]]]
 """Leaf -> kind -> node -> new pods."""
 
@@ -206,18 +162,14 @@ class PartialPlacement:
                 by_node[node] = by_node.get(node, 0) + amount
         return placed
 
-    def minimum(self) -> bool:
-        """Place the minimum of the whole tree; return whether it was found.
+    # --- the minimum -------------------------------------------------------------------------------
+
+    def place(self, group: CompiledGroup, outer: int) -> bool:
+        """Place the minimum of a group inside a domain of its parent; return False, with nothing placed, if none is found.
 
         Raises:
             SearchBudgetExceeded: Whether it exists is not known.
         """
-        return self.place(self.problem.groups[0], 0)
-
-    # --- the minimum -------------------------------------------------------------------------------
-
-    def place(self, group: CompiledGroup, outer: int) -> bool:
-        """Place the minimum of a group inside a domain of its parent; return False, with nothing placed, if none is found."""
         for domain in self.candidates(group, outer):
             self.effort.spend()
             mark, domains = len(self.trail), dict(self.domains)
@@ -267,10 +219,11 @@ class PartialPlacement:
         scores = self._scores_by_domain(group)[inside]
         if self.compactness is not None:
             columns = self.compactness.order_domains(group, inside, self._capacity, scores)
-            order = np.lexsort((inside, *reversed(columns), -preferred))
+        elif self.strategy == "roomy":
+            columns = [-most, -scores, capacity]
         else:
-            order = order_domains(self.strategy, most, capacity, preferred, scores)
-        ordered: list[int] = inside[order].tolist()
+            columns = [-scores, capacity, -most]
+        ordered: list[int] = inside[np.lexsort((inside, *reversed(columns), -preferred))].tolist()
         return ordered
 
     def _leaf_capacity(self, group: CompiledGroup, inside: Ints) -> tuple[Ints, Ints]:
@@ -309,10 +262,12 @@ class PartialPlacement:
             return False
         listed = self.strategy == "listed"
         able.sort(key=lambda c: (not c.required, 0 if listed else c.least, c.index))
-        chosen = order_children(self.strategy, able[:need], [choices[c.index] for c in able[:need]])
+        chosen = able[:need]
+        if not listed:  # those that need the most pods first, then those with the fewest domains
+            chosen.sort(key=lambda c: (-c.least, choices[c.index], c.index))
         failed: set[tuple[object, ...]] = set()
         for child in [*chosen, *able[need:]]:
-            if _twin_key(child) in failed and not child.required:
+            if child.twin_key in failed and not child.required:
                 continue
             if self.place(child, domain):
                 need -= 1
@@ -321,7 +276,7 @@ class PartialPlacement:
             elif child.required:
                 return False
             elif child.leaf:
-                failed.add(_twin_key(child))
+                failed.add(child.twin_key)
         return False
 
     # --- leaves ------------------------------------------------------------------------------------
@@ -391,13 +346,22 @@ class PartialPlacement:
     def order_nodes(
         self, leaf: CompiledGroup, kind: int, nodes: Ints, fit: Ints, given: Ints, want: int
     ) -> Ints:
-        """Return the order in which nodes get so many pods of a kind, by how many fit on each, beside those given already."""
+        """Return the order in which nodes get so many pods of a kind, by how many fit on each, beside those given already.
+
+        Those of an earlier plan, those with the highest score, then those that fit the fewest: this keeps nodes with much free capacity
+        for larger pods and for other trees.
+        """
         scores = None if self.scores is None else self.scores[kind][nodes]
         if self.compactness is not None:
             return self.compactness.order_nodes(
                 leaf, kind, nodes, fit - given, given=given, want=want, scores=scores
             )
-        return order_nodes(fit, set(self.preferred.get((leaf.index, kind), {})), nodes, scores)
+        keys = [np.arange(len(nodes)), fit]
+        if scores is not None:
+            keys.append(-scores)
+        if preferred := self.preferred.get((leaf.index, kind)):
+            keys.append(np.array([int(n) not in preferred for n in nodes], dtype=np.int64))
+        return np.lexsort(keys)
 
     def _put_singly(self, leaf: CompiledGroup, kind: int, nodes: Ints, want: int) -> int:
         """Place pods one by one, since each can change the allowed nodes of the next."""
@@ -440,7 +404,7 @@ class PartialPlacement:
         pods: Counter[int] = Counter()
         below = [group] if group.leaf else self.problem.groups[group.index :]
         for leaf in below:
-            if leaf is group or _below(self.problem, leaf.index, group.index):
+            if _below(self.problem, leaf.index, group.index):
                 pods.update({kind: len(members) for kind, members in leaf.members.items()})
         key = (group.level.keys, tuple(sorted(pods.items())))
         sums = self._domain_scores.get(key)
@@ -493,21 +457,10 @@ def _below(problem: PlacementProblem, index: int, ancestor: int) -> bool:
     return False
 
 
-def _twin_key(group: CompiledGroup) -> tuple[object, ...]:
-    """Return a key that is equal for interchangeable leaves under one parent."""
-    sizes = tuple(sorted((k, len(m)) for k, m in group.members.items()))
-    return (
-        *(group.level.keys, group.exclusive, group.bound, group.minimum, group.pinned, sizes),
-        group.source.exclusive,
-    )
-
-
 def _choices(problem: PlacementProblem, leaf: CompiledGroup, need: int) -> list[dict[int, int]]:
     """Return the choices of members for the minimum, as kind -> pods: the first in order, and the smallest."""
     kind_of = {p: k for k, positions in leaf.members.items() for p in positions}
-    first: dict[int, int] = {}
-    for position in sorted(kind_of)[:need]:
-        first[kind_of[position]] = first.get(kind_of[position], 0) + 1
+    first = dict(Counter(kind_of[position] for position in sorted(kind_of)[:need]))
     smallest: dict[int, int] = {}
     left = need
     for kind in sorted(leaf.members, key=lambda k: (problem.weights[k], k)):

@@ -45,13 +45,13 @@ from extender.core.planner.solve.domain_counts import (
     BROKEN,
     CountedLevel,
     DomainCount,
+    DomainCountModel,
     GroupPods,
     PairCount,
     ShareCount,
     TopologyCount,
     in_parts,
     numbered,
-    solve_counts,
 )
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve_quickly
@@ -114,14 +114,8 @@ def grant_preferred(request: PlanRequest, solved: Solved, *, limit: int | None =
     """
     search = _PreferredSearch(request, solved, limit)
     search.run()
-    return Solved(
-        solved.problem,
-        solved.bounds,
-        search.solution,
-        proved=solved.proved,
-        nodes=solved.nodes + search.spent,
-        wishes=search.outcomes(),
-    )
+    nodes, wishes = solved.nodes + search.spent, search.outcomes()
+    return replace(solved, solution=search.solution, nodes=nodes, wishes=wishes)
 
 
 class _PreferredSearch:
@@ -229,10 +223,7 @@ class _PreferredSearch:
                     for domain in level.domain[left.bound_nodes]
                 )
                 wishes.append(_NearWish(*pair, count, fixed))
-        return sorted(wishes, key=lambda w: (self._depth(w.group), w.group.index))
-
-    def _depth(self, group: CompiledGroup) -> int:
-        return len(self._path(group))
+        return sorted(wishes, key=lambda w: (len(self._path(w.group)), w.group.index))
 
     def _path(self, group: CompiledGroup) -> list[int]:
         """Return the groups above a group and itself, from the root."""
@@ -246,7 +237,7 @@ class _PreferredSearch:
         # leaves with different distances to others are not interchangeable
         alone = {group.index for w in self.near for group in (w.group, w.partner)}
         units: dict[tuple[object, ...], list[_Wish]] = {}
-        for wish in sorted(self.wishes, key=lambda w: (self._depth(w.group), w.group.index)):
+        for wish in sorted(self.wishes, key=lambda w: (len(self._path(w.group)), w.group.index)):
             index = wish.group.index
             key = (index,) if index in alone else _unit_key(wish.group)
             units.setdefault(key, []).append(wish)
@@ -330,7 +321,8 @@ class _PreferredSearch:
             # without budget what holds without the limits of earlier groups is enough
             problem = self._kept() if self.left > 0 else self.problem
             for wish in wishes:
-                least = max(self.at_least - self._others(wish), 0)
+                others = self._all_pods - wish.pods.size
+                least = max(self.at_least - others, 0)
                 limit = self._limit(wish.group, level)
                 enough = wish.pods.domains(self.solution, level)
                 fewest = wish.pods.fewest(problem, level, least, limit, enough)
@@ -340,47 +332,29 @@ class _PreferredSearch:
                 if wish.pods.domains(self.solution, level) > wish.best[position]:
                     best, own = wish.best[position], replace(count, groups=(wish.pods,))
                     settled &= self._place_directly([wish.group], own, problem, best)
-            value = count.value(self.solution)
+            bests = [wish.best[position] for wish in wishes]
             settled &= self._is_large(level)
-            if (
-                value > sum(wish.best[position] for wish in wishes)
-                and self.left > 0
-                and not settled
-            ):
-                value = self._minimise(wishes, position, value)
-        self.counts.append(DomainCount(pods, level, value))
+            if count.value(self.solution) > sum(bests) and self.left > 0 and not settled:
+                for wish, bound in zip(wishes, self._bettered(count, bests), strict=True):
+                    wish.best[position] = bound
+        self.counts.append(replace(count, most=count.value(self.solution)))
 
-    def _minimise(
-        self,
-        wishes: list[_Wish],
-        position: int,
-        value: int,
-    ) -> int:
-        """Search for fewer domains with CP-SAT; return how many there are then."""
-        count = DomainCount(tuple(wish.pods for wish in wishes), wishes[0].levels[position], value)
-        value, bound = self._lower(count)
+    def _bettered(self, count: TopologyCount, best: Sequence[int]) -> list[int]:
+        """Search for less of a count than now with CP-SAT; return lower bounds of its groups, given with those that are proved already."""
+        value, bound = self._lower(replace(count, most=count.value(self.solution)))
         if bound >= value:  # proved for all together, so for each
-            for wish in wishes:
-                reached = wish.pods.domains(self.solution, count.level)
-                wish.best[position] = max(wish.best[position], reached)
-        elif len(wishes) == 1:
-            wishes[0].best[position] = max(wishes[0].best[position], bound)
-        return value
+            parts = (replace(count, groups=(pods,)) for pods in count.groups)
+            return [max(n, p.value(self.solution)) for n, p in zip(best, parts, strict=True)]
+        return [max(best[0], bound)] if len(best) == 1 else list(best)
 
     def _lower(self, count: TopologyCount) -> tuple[int, int]:
         """Search for a count below its `most` with CP-SAT, beside what earlier groups keep; return what is reached, and a lower bound."""
         if self.at_once:
             raise NotAtOnce
         problem = self._kept()
-        result = solve_counts(
-            problem,
-            bound_all(problem),
-            [*self.counts, count],
-            limit=self._complete_limit(),
-            at_least=self.at_least,
-            hint=self.solution,
-            minimise=True,
-        )
+        counts = [*self.counts, count]
+        model = DomainCountModel(problem, bound_all(problem), counts, self.at_least)
+        result = model.search(self._complete_limit(), self.solution, optimise=True)
         self._spend(result.steps)
         if result.outcome in {"best", "found"} and count.value(result.solution) < count.most:
             self._accept(result.solution)
@@ -396,21 +370,16 @@ class _PreferredSearch:
         for wish in wishes:
             self._share_equally(wish)
         count = ShareCount(tuple(wish.pods for wish in wishes), level, 0)
-        value = count.value(self.solution)
         if len(wishes) == 1 and not wishes[0].pods.missing:
             # no smallest share is above an equal one; a group that is broken may have one node for all of its pods
             every, fewest = wishes[0].pods.bound + wishes[0].pods.size, wishes[0].best[0]
             if fewest > BROKEN or bool((level.domain < level.labelled).all()):
                 wishes[0].share_best = every - every // fewest
-        if value > sum(wish.share_best for wish in wishes) and self.left > 0:
-            count = replace(count, most=value)
-            value, bound = self._lower(count)
-            for wish in wishes:
-                if bound >= value:  # proved for all together, so for each
-                    wish.share_best = replace(count, groups=(wish.pods,)).value(self.solution)
-                elif len(wishes) == 1:
-                    wish.share_best = max(wish.share_best, bound)
-        self.counts.append(replace(count, most=value))
+        best = [wish.share_best for wish in wishes]
+        if count.value(self.solution) > sum(best) and self.left > 0:
+            for wish, bound in zip(wishes, self._bettered(count, best), strict=True):
+                wish.share_best = bound
+        self.counts.append(replace(count, most=count.value(self.solution)))
 
     def _share_equally(self, wish: _Wish) -> None:
         """Take equal shares of as many domains for a leaf of one kind without bound pods, where these have place for them."""
@@ -619,15 +588,15 @@ class _PreferredSearch:
                 amounts.append(pods[:, None] * self.problem.requests[kind])
         return np.concatenate(used), np.concatenate(amounts)
 
+    def _limits_of(self, group: CompiledGroup) -> Iterator[DomainCount]:
+        """Yield the limits of domains that are kept of a group alone."""
+        for count in self.counts:
+            if isinstance(count, DomainCount) and [p.index for p in count.groups] == [group.index]:
+                yield count
+
     def _limit(self, group: CompiledGroup, level: CountedLevel) -> DomainCount | None:
-        """Return the limit of the domains of a narrower level, inside those of a level, that is kept of a group alone; the first one."""
-        limits = (
-            count
-            for count in self.counts
-            if isinstance(count, DomainCount)
-            and [pods.index for pods in count.groups] == [group.index]
-            and self._inside(count.level, level)
-        )
+        """Return the first of these of a narrower level, inside the domains of a level."""
+        limits = (count for count in self._limits_of(group) if self._inside(count.level, level))
         return next(limits, None)
 
     def _wider(self, level: CountedLevel) -> Iterator[Ints]:
@@ -749,16 +718,15 @@ class _PreferredSearch:
     def _never_together(self, wish: _NearWish) -> bool:
         """Return whether no domain has all pods of both groups with as few pairs of them apart by a narrower key as is kept."""
         level, groups = wish.count.level, wish.count.groups
-        kept = next(
-            (
-                count
-                for count in self.counts
-                if isinstance(count, PairCount)
-                and {pods.index for pods in count.groups} == {pods.index for pods in groups}
-                and self._inside(count.level, level)
-            ),
-            None,
+        of_both = {pods.index for pods in groups}
+        limits = (
+            count
+            for count in self.counts
+            if isinstance(count, PairCount)
+            and {pods.index for pods in count.groups} == of_both
+            and self._inside(count.level, level)
         )
+        kept = next(limits, None)
         if kept is None or self.at_least < self._all_pods or any(pods.bound for pods in groups):
             return False
         fit = self.problem.pods().per_node(sorted({kind for pods in groups for kind in pods.kinds}))
@@ -770,18 +738,8 @@ class _PreferredSearch:
         kept = (self.tight[index] for index in self._path(group) if index in self.tight)
         if any(self._inside(self._level(key), level) for key in (*group.level.keys, *kept)):
             return 1
-        limits = (
-            count.most
-            for count in self.counts
-            if isinstance(count, DomainCount)
-            and count.level is level
-            and [pods.index for pods in count.groups] == [group.index]
-        )
+        limits = (count.most for count in self._limits_of(group) if count.level is level)
         return min(limits, default=FIT_MAX)
-
-    def _others(self, wish: _Wish) -> int:
-        """Return how many new pods can be placed outside a group at most."""
-        return self._all_pods - wish.pods.size
 
     # --- placing -----------------------------------------------------------------------------------
 
@@ -815,28 +773,21 @@ class _PreferredSearch:
             self._impossible.add(form)
             return False
         effort = SearchBudget(max(self.left // 2, 1))
-        solution = solve_quickly(
+        draft = solve_quickly(
             problem, bounds, effort, maximise=True, enough=min(bounds.root, self.at_least)
         )
         if self.at_once and effort.nodes >= effort.limit:
             raise NotAtOnce
         self._spend(effort.nodes)
-        if solution is not None and self._keeps(solution):
+        if draft is not None and self._keeps(solution := draft.solution()):
             self._accept(solution)
             return True
         if not complete:
             return None
         if self.at_once:
             raise NotAtOnce
-        result = solve_counts(
-            problem,
-            bounds,
-            self.counts,
-            limit=self._complete_limit(),
-            at_least=self.at_least,
-            hint=None,
-            minimise=False,
-        )
+        model = DomainCountModel(problem, bounds, self.counts, self.at_least)
+        result = model.search(self._complete_limit(), None, optimise=False)
         self._spend(result.steps)
         if result.outcome == "none":
             self._impossible.add(form)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,19 +58,19 @@ class ExtraMembers:
     def _move(self, leaves: list[CompiledGroup]) -> None:
         """Move incomplete leaves to domains that hold more of their members, one leaf at a time."""
         for leaf in leaves:
-            held = self._amount(leaf)
-            outer = self._outer(leaf)
-            if held == leaf.size or outer is None or leaf.pinned >= 0:
+            left, outer = self._left(leaf), self._outer(leaf)
+            if not left or outer is None or leaf.pinned >= 0:
                 continue
             inside = self.draft.inside(leaf, outer)
             if len(inside) < 2:  # noqa: PLR2004 -- nowhere else to go
                 continue
+            every = {kind: len(members) for kind, members in leaf.members.items()}
             domain = self.draft.domains[leaf.index]
             steps = self._remove(leaf)
-            best, most = domain, held
+            best, most = domain, leaf.size - sum(left.values())
             for other in self.draft.candidates(leaf, outer)[:MOVES_MAX]:
                 mark = len(self.draft.trail)
-                count = self._fill_domain(leaf, other)
+                count = self._fill(leaf, other, every)
                 self.draft.undo(mark)
                 if count > most:
                     best, most = other, count
@@ -77,19 +78,26 @@ class ExtraMembers:
                     break
             self.draft.domains[leaf.index] = best
             if best != domain:
-                self._fill_domain(leaf, best)
+                self._fill(leaf, best, every)
                 continue
             for step in steps:
                 self.draft.take(*step)
 
-    def _fill_domain(self, leaf: CompiledGroup, domain: int) -> int:
-        """Place as many members of a leaf as fit in a domain, the smallest kinds first; return the number."""
+    def _fill(self, leaf: CompiledGroup, domain: int, left: Mapping[int, int]) -> int:
+        """Place as many of some members of a leaf as fit in a domain, given by kind; return the number."""
         nodes = leaf.level.members(domain)
-        kinds = sorted(leaf.members, key=lambda k: (self.draft.problem.weights[k], k))
-        return sum(self.draft.put(leaf, k, nodes, len(leaf.members[k])) for k in kinds)
+        return sum(self.draft.put(leaf, k, nodes, left[k]) for k in self._smallest_first(left))
 
-    def _amount(self, leaf: CompiledGroup) -> int:
-        return sum(int(step[3].sum()) for step in self.draft.trail if step[0] == leaf.index)
+    def _smallest_first(self, kinds: Iterable[int]) -> list[int]:
+        return sorted(kinds, key=lambda k: (self.draft.problem.weights[k], k))
+
+    def _left(self, leaf: CompiledGroup) -> dict[int, int]:
+        """Return by kind the members of a leaf that are not placed."""
+        left = {kind: len(members) for kind, members in leaf.members.items()}
+        for index, kind, _, amounts in self.draft.trail:
+            if index == leaf.index:
+                left[kind] -= int(amounts.sum())
+        return {kind: number for kind, number in left.items() if number}
 
     def _outer(self, leaf: CompiledGroup) -> int | None:
         """Return the domain of the parent of a leaf that chooses its own domain, else None."""
@@ -151,64 +159,31 @@ class ExtraMembers:
 
     def _grow(self, leaves: list[CompiledGroup]) -> None:
         """Add further members to the leaves, one each in turn, as long as any fits."""
-        turns = [t for t in (self._round_of(leaf) for leaf in leaves) if t is not None]
-        if len(turns) == 1:
-            leaf, left = turns[0].leaf, turns[0].left
-            for kind in sorted(left, key=lambda k: (self.draft.problem.weights[k], k)):
-                self.draft.put(leaf, kind, turns[0].nodes, left[kind])
+        incomplete = [(leaf, left) for leaf in leaves if (left := self._left(leaf))]
+        if len(incomplete) == 1:
+            ((leaf, left),) = incomplete
+            self._fill(leaf, self.draft.domains[leaf.index], left)
             return
+        turns = [self._turns(leaf, left) for leaf, left in incomplete]
         while turns:
-            turns = [t for t in turns if t.step(self.draft)]
+            turns = [turn for turn in turns if next(turn, False)]
 
-    def _round_of(self, leaf: CompiledGroup) -> ExtraMembersRound | None:
-        placed = dict.fromkeys(leaf.members, 0)
-        for index, kind, _, amounts in self.draft.trail:
-            if index == leaf.index:
-                placed[kind] += int(amounts.sum())
-        left = {k: len(m) - placed[k] for k, m in leaf.members.items() if len(m) > placed[k]}
-        if not left:
-            return None
-        return ExtraMembersRound(
-            self.draft, leaf, leaf.level.members(self.draft.domains[leaf.index]), left
-        )
-
-
-class ExtraMembersRound:
-    """A leaf that gets one extra member in each round."""
-
-    def __init__(
-        self, draft: PartialPlacement, leaf: CompiledGroup, nodes: Ints, left: dict[int, int]
-    ) -> None:
-        self.leaf = leaf
-        self.nodes = nodes
-        self.left = left
-        self._queue = sorted(left, key=lambda k: (draft.problem.weights[k], k))
-        self._holes: list[int] | None = None
-
-    def step(self, draft: PartialPlacement) -> bool:
-        """Place one more member; return False if none fits."""
-        while self._queue:
-            kind = self._queue[0]
-            if self._holes is None:
-                fit = draft.fits(kind, self.nodes)
-                none = np.zeros(len(self.nodes), dtype=np.int64)
-                order = draft.order_nodes(self.leaf, kind, self.nodes, fit, none, self.left[kind])
-                self._holes = self.nodes[order][fit[order] > 0].tolist()[::-1]
-                if not self._holes:
-                    self._queue.pop(0)
-                    self._holes = None
-                    continue
-            while self._holes and self.left[kind]:
-                node = np.array([self._holes[-1]])
-                if draft.fits(kind, node)[0]:
-                    self.left[kind] -= 1
-                    draft.take(self.leaf.index, kind, node, np.ones(1, dtype=np.int64))
-                    return True
-                self._holes.pop()
-            if not self.left[kind]:
-                self._queue.pop(0)
-            self._holes = None  # others may still hold a member
-        return False
+    def _turns(self, leaf: CompiledGroup, left: dict[int, int]) -> Iterator[bool]:
+        """Place one more of some members of a leaf each time, given by kind; True, until none fits."""
+        draft, nodes = self.draft, leaf.level.members(self.draft.domains[leaf.index])
+        single, none = np.ones(1, dtype=np.int64), np.zeros(len(nodes), dtype=np.int64)
+        for kind in self._smallest_first(left):
+            while left[kind]:  # others may hold a member that those tried did not hold
+                fit = draft.fits(kind, nodes)
+                order = draft.order_nodes(leaf, kind, nodes, fit, none, left[kind])
+                holes = nodes[order][fit[order] > 0]
+                if not len(holes):
+                    break
+                for node in holes[:, None]:
+                    while left[kind] and draft.fits(kind, node)[0]:
+                        left[kind] -= 1
+                        draft.take(leaf.index, kind, node, single)
+                        yield True
 
 
 GREEDY_PART = 4  # fraction of a budget for the greedy search
@@ -246,15 +221,13 @@ def solve(
     if bounds.infeasible:
         return Solved(problem, bounds, None, proved=True, nodes=0)
     effort = SearchBudget(greedy_limit(request.budget))
-    best = _quickly(problem, bounds, effort, maximise=maximise)
+    best = solve_quickly(problem, bounds, effort, maximise=maximise)
     if best is not None and (not maximise or best.total >= bounds.root):
         return Solved(problem, bounds, best.solution(), proved=True, nodes=effort.nodes)
     hint = best.solution() if best is not None else None
     nodes = effort.nodes
     if hint is None:  # first any placement of the minimum, or the proof that there is none
-        first = solve_exactly(
-            problem, bounds, limit=request.budget - nodes, hint=None, maximise=False
-        )
+        first = solve_exactly(problem, bounds, limit=request.budget - nodes, better_than=None)
         nodes += first.steps
         if first.outcome in {"none", "unknown"} or not maximise:
             solution = first.solution if first.outcome == "found" else None
@@ -262,7 +235,7 @@ def solve(
         hint = first.solution
     if size(hint) >= bounds.root:
         return Solved(problem, bounds, hint, proved=True, nodes=nodes)
-    more = solve_exactly(problem, bounds, limit=request.budget - nodes, hint=hint, maximise=True)
+    more = solve_exactly(problem, bounds, limit=request.budget - nodes, better_than=hint)
     nodes += more.steps
     if more.outcome == "unknown":
         return Solved(problem, bounds, hint, proved=False, nodes=nodes)
@@ -280,7 +253,7 @@ def greedy_limit(budget: int) -> int:
 def solve_at_once(problem: PlacementProblem, bounds: UpperBounds, limit: int) -> Solved | None:
     """Return what `solve` returns if the greedy search alone reaches the upper bound, else None."""
     effort = SearchBudget(limit)
-    best = _quickly(problem, bounds, effort, maximise=True)
+    best = solve_quickly(problem, bounds, effort, maximise=True)
     if best is None or best.total < bounds.root or effort.nodes >= limit:
         return None
     return Solved(problem, bounds, best.solution(), proved=True, nodes=effort.nodes)
@@ -293,24 +266,11 @@ def solve_quickly(
     *,
     maximise: bool,
     enough: int | None = None,
-) -> Solution | None:
-    """Return the placement of the greedy search, or None, which proves nothing.
+) -> PartialPlacement | None:
+    """Return the placement of the greedy search with the most pods, of those of each strategy, or None, which proves nothing.
 
     `enough`: pods with which it ends, where fewer than the upper bound are.
     """
-    best = _quickly(problem, bounds, effort, maximise=maximise, enough=enough)
-    return best.solution() if best is not None else None
-
-
-def _quickly(
-    problem: PlacementProblem,
-    bounds: UpperBounds,
-    effort: SearchBudget,
-    *,
-    maximise: bool,
-    enough: int | None = None,
-) -> PartialPlacement | None:
-    """Try each strategy, and return the placement with the most pods."""
     best: PartialPlacement | None = None
     everything = sum(g.size for g in problem.groups if g.alive)
     if enough is None:
@@ -327,7 +287,7 @@ def _quickly(
         draft = PartialPlacement(problem, bounds, strategy, effort, given)
         held = False
         try:
-            held = draft.minimum()
+            held = draft.place(problem.groups[0], 0)
             if held and maximise:
                 ExtraMembers(draft).add()
         except SearchBudgetExceeded:

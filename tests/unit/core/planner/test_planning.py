@@ -157,7 +157,7 @@ def test_agrees_with_brute_force(request_):
 def test_complete_search_agrees_alone(request_):
     """With the quick way taken out, the complete one gives the same answers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solver_pipeline, "_quickly", lambda *args, **options: None)
+        patch.setattr(solver_pipeline, "solve_quickly", lambda *args, **options: None)
         _agree(request_)
 
 
@@ -173,7 +173,7 @@ def test_rules_between_pods_agree_with_brute_force(request_):
 def test_rules_between_pods_in_the_complete_search(request_):
     """The same with the quick way taken out."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solver_pipeline, "_quickly", lambda *args, **options: None)
+        patch.setattr(solver_pipeline, "solve_quickly", lambda *args, **options: None)
         _agree(request_)
 
 
@@ -189,7 +189,7 @@ def test_exclusive_domains_agree_with_brute_force(request_):
 def test_exclusive_domains_in_the_complete_search(request_):
     """The same with the quick way taken out."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solver_pipeline, "_quickly", lambda *args, **options: None)
+        patch.setattr(solver_pipeline, "solve_quickly", lambda *args, **options: None)
         _agree(request_)
 
 
@@ -198,7 +198,7 @@ def test_exclusive_domains_in_the_complete_search(request_):
 def test_complete_search_without_patterns(request_):
     """The same where nodes are kept one by one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solver_pipeline, "_quickly", lambda *args, **options: None)
+        patch.setattr(solver_pipeline, "solve_quickly", lambda *args, **options: None)
         patch.setattr(node_classes, "PATTERNS_MAX", -1)
         _agree(request_)
 

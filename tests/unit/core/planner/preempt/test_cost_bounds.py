@@ -28,7 +28,7 @@ from tests.unit.core.planner.preempt.test_victim_search_cases import ask, leaf, 
 
 def only_proofs(*args, **options) -> CheapestVictims:
     """Stand for the integer program: nothing is found, and only what the bounds prove is proved."""
-    return CheapestVictims(None, {}, proved=args[2].proved, steps=0)
+    return CheapestVictims(None, {}, proved=args[1].proved, steps=0)
 
 
 def everything(bounds: CostBounds, best, evicted) -> Promising:
@@ -93,8 +93,7 @@ def test_a_unit_that_frees_too_little_on_a_node_is_not_proved():
 
 def parts_of(request) -> tuple[PostEvictionView, CostModel, CandidateDomains]:
     view = PostEvictionView(request, NodeTable(request.nodes))
-    model = CostModel(view.request, view.units, view.node_table)
-    return view, model, CandidateDomains(view, model, min_pods=0)
+    return view, view.cost_model, CandidateDomains(view, min_pods=0)
 
 
 def test_only_units_that_may_be_cheaper_are_in_the_integer_program():
@@ -109,7 +108,7 @@ def test_only_units_that_may_be_cheaper_are_in_the_integer_program():
     promising = CostBounds(places).promising(model.alone(mid), evicted)
     assert not promising.proved
     assert {names[i] for i in np.flatnonzero(promising.units)} == {"Pod/ns/low", "Pod/ns/mid"}
-    cheaper = find_cheapest(view, model, promising, limit=1000, min_pods=0, hint=(evicted, {}))
+    cheaper = find_cheapest(view, promising, limit=1000, min_pods=0, hint=(evicted, {}))
     assert [names[i] for i in np.flatnonzero(cheaper.evicted)] == ["Pod/ns/low"]
     assert cheaper.proved
 

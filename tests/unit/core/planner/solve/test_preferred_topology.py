@@ -36,7 +36,8 @@ from extender.core.planner.plan_types import (
 from extender.core.planner.planning import plan, plan_at_once
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
 from extender.core.planner.solve import preferred_topology
-from extender.core.planner.solve.domain_counts import CountResult, filled, most_pairs
+from extender.core.planner.solve.cp_sat_placement import CpSatResult
+from extender.core.planner.solve.domain_counts import filled, most_pairs
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker
 from tests.support.planning.plan_checker import faults
@@ -714,15 +715,16 @@ def test_no_division_of_two_groups_has_more_pairs_together(capacity, first, seco
 def test_every_claim_without_the_complete_search_holds_against_brute_force(asked):
     """Bounds and direct placements alone: what they prove is the best, and no bound is above it."""
     with pytest.MonkeyPatch.context() as patch:
-        unknown = CountResult("unknown", {}, 0)
-        patch.setattr(preferred_topology, "solve_counts", lambda *args, **options: unknown)
+        unknown = CpSatResult("unknown", {}, 0)
+        model = preferred_topology.DomainCountModel
+        patch.setattr(model, "search", lambda *args, **options: unknown)
         _checked(asked)
 
 
 def without_complete_search(asked: PlanRequest) -> Plan:
     """Return the plan of a request whose wishes are decided without CP-SAT."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(preferred_topology, "solve_counts")
+        patch.delattr(preferred_topology, "DomainCountModel")
         return plan(asked)
 
 
