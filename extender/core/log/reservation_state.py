@@ -139,6 +139,7 @@ class PreemptorRun(msgspec.Struct):
     from its binding to its end, or to the end of its gang. The report *lost-work* computes the same in SQL.
     """
 
+    preemption: PlanId
     completed: bool = False
     bound: bool = False  # there is such a member
     longest_us: int = 0  # that one of the members that have ended ran
@@ -151,7 +152,7 @@ class PreemptorRun(msgspec.Struct):
             case PodBound() as data if not self.completed:
                 self.bound = True
                 self.bound_us[data.uid] = event.at_us
-            case PreemptionCompleted():
+            case PreemptionCompleted() as data if data.preemption == self.preemption:
                 self.completed = True
             case MemberTerminated() as data if data.uid in self.bound_us:
                 ended = [data.uid]
