@@ -64,9 +64,7 @@ class FeatureGateMonitor:
         ).run
 
     def _may_request(self) -> bool:
-        leader = self._leader
-        ready = leader.may_record() and not leader.recovery_reason
-        return ready and not self._cluster.not_ready_reason()
+        return self._leader.may_measure() and not self._cluster.not_ready_reason()
 
     async def look(self) -> bool:
         """Send the requests that are due, and append changes; return whether there are any."""
