@@ -171,11 +171,7 @@ def features_of(
             continue
         if trial.sample.plural == "pods":
             gates = trial.kept.get("spec", {}).get("schedulingGates") or ()
-            policy = (
-                "on"
-                if any(scheduling_gate.get("name") == gate for scheduling_gate in gates)
-                else "off"
-            )
+            policy = "on" if any(entry.get("name") == gate for entry in gates) else "off"
         fields = dict.fromkeys(lost_fields(_compared(trial), trial.kept.get("spec"), "spec"))
         label = trial.sample.label
         lost += [DroppedField(object=label, field=field, gate=gate_of(field)) for field in fields]
