@@ -9,7 +9,6 @@ for those whose deletion was requested before.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Mapping
 from typing import Final, Literal
@@ -28,7 +27,6 @@ from extender.core.model.pod_groups import Group
 from extender.core.model.visibility import (
     Visibility,
     is_hidden,
-    name_for,
     namespace_of,
     readers_of,
 )
@@ -148,21 +146,17 @@ class Evictor:
         self._jobs = {}
         # as planned: the map's order differs in each process
         for preemption in sorted(state.preemptions.values(), key=lambda p: p.position):
-            due = functools.partial(self._note_due, view, preemption, context)
-            self._faults.attempt(preemption.gang, due)
+            if self._faults.waits(preemption.gang):
+                continue
+            with self._faults.alone(preemption.gang):
+                for victim in victims_to_evict(view, preemption, context):
+                    job = _EvictionJob(preemption.id, preemption.gang_uid, victim)
+                    self._jobs.setdefault(victim.uid, job)
         for uid in self._jobs:
             # What is being requested may not be in the view yet.
             if not self._queue.is_processing(uid):
                 self._queue.add(uid)
         self._report(view, state)
-
-    def _note_due(
-        self, view: ClusterView, preemption: PendingPreemption, context: EvictionContext
-    ) -> None:
-        for victim in victims_to_evict(view, preemption, context):
-            if victim.uid not in self._jobs:
-                job = _EvictionJob(preemption.id, preemption.gang_uid, victim)
-                self._jobs[victim.uid] = job
 
     def _forget(self, state: ReservationState) -> None:
         victims = {uid for p in state.preemptions.values() for uid in p.victims}
@@ -178,32 +172,28 @@ class Evictor:
         self._marked = {key for key in self._marked if key[0] in ids}
 
     def _report(self, view: ClusterView, state: ReservationState) -> None:
-        stuck: dict[GangUid, int] = {}
-        stall_reasons: dict[GangUid, str] = {}
+        before, self.stall_reasons, stuck = self.stall_reasons, {}, 0
         for preemption in state.preemptions.values():
-            report = functools.partial(self._report_stuck, view, preemption, stuck, stall_reasons)
-            self._faults.attempt(f"report of {preemption.gang}", report)
-        self.stall_reasons = stall_reasons
-        METRICS.preemption_victims_stuck.set(sum(stuck.values()))
+            name = f"report of {preemption.gang}"
+            if not self._faults.waits(name):
+                with self._faults.alone(name):
+                    stuck += self._report_stuck(view, preemption, before)
+        METRICS.preemption_victims_stuck.set(stuck)
         METRICS.preemptions_pending.set(len(state.preemptions))
 
     def _report_stuck(
-        self,
-        view: ClusterView,
-        preemption: PendingPreemption,
-        stuck: dict[GangUid, int],
-        stall_reasons: dict[GangUid, str],
-    ) -> None:
-        """Add how many victims of a preemption are not deleted, and why."""
+        self, view: ClusterView, preemption: PendingPreemption, before: Mapping[GangUid, str]
+    ) -> int:
+        """Note why victims of a preemption are not deleted; return how many. `before`: the reasons of the last report."""
         uid = preemption.gang_uid
         victims = stuck_victims(view, preemption, self._refusals, self._clock.now_us())
-        stuck[uid] = len(victims)
         if victims:
             readers = self._readers_of(preemption.gang)
-            text = stall_reasons[uid] = stuck_victims_text(victims, preemption, readers)
-            if self.stall_reasons.get(uid) != text:
+            text = self.stall_reasons[uid] = stuck_victims_text(victims, preemption, readers)
+            if before.get(uid) != text:
                 words = stuck_victims_text(victims, preemption)
                 log.warning("victims are not deleted", extra={"preemptor": uid, "reason": words})
+        return len(victims)
 
     # -- the work ----------------------------------------------------------------------------------
 
@@ -313,13 +303,7 @@ def _message(preemption: PendingPreemption, victim: Victim, readers: Visibility)
     if preemption.gives_up:
         return f"{preemption.kind} {preemption.gang} is evicted to be placed anew: no node of its domain can take its lost members"
     unit = preemption.units.index(victim.unit)
-    by = name_for(
-        readers,
-        preemption.preemptor,
-        priority=preemption.priority,
-        pods=preemption.pods,
-        position=preemption.position,
-    )
+    by = preemption.preemptor_for(readers)
     if not is_hidden(by):
         by = f"{preemption.kind} {preemption.gang} (priority {preemption.priority})"
     return f"{by} needs the capacity of {victim.unit} (priority {preemption.priorities[unit]})"

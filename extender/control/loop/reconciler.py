@@ -55,6 +55,7 @@ def report_loops(
     reported = tuple(loops)
     roots = {tree.root.uid: tree.root for tree in forest.trees.values()} if reported else {}
     for loop in reported:
+        advice = f"Report the output of `gang-extender history {loop.gang} --decisions`"
         if loop.rounds == ROUNDS_FREE + 1:
             METRICS.readmission_loops.inc()
         log.error(
@@ -65,25 +66,18 @@ def report_loops(
                 "pause_ms": loop.pause_ms,
                 "reason": loop.reason,
                 "detail": loop.message,
-                "advice": _advice(loop),
+                "advice": advice,
             },
         )
         if (root := roots.get(loop.gang_uid)) is not None:
             text = loop.message if show_names else loop.message_reduced or loop.message
-            reporter.warn(root, REASON, _message(loop, text))
-
-
-def _message(loop: ReadmissionLoop, release: str) -> str:
-    """Return the text of the Kubernetes Event; the part that may be truncated is last."""
-    return (
-        f"Back-off {loop.pause_ms // 1000} s: reservations were released {loop.rounds} times in a row although "
-        "neither the pods and groups nor their nodes had changed. This is a defect of gang-extender. A change of "
-        f"the pods, the groups or a node ends the back-off. {_advice(loop)}. Last release ({loop.reason}): {release}"
-    )
-
-
-def _advice(loop: ReadmissionLoop) -> str:
-    return f"Report the output of `gang-extender history {loop.gang} --decisions`"
+            # what may be truncated is last
+            message = (
+                f"Back-off {loop.pause_ms // 1000} s: reservations were released {loop.rounds} times in a row although "
+                "neither the pods and groups nor their nodes had changed. This is a defect of gang-extender. A change of "
+                f"the pods, the groups or a node ends the back-off. {advice}. Last release ({loop.reason}): {text}"
+            )
+            reporter.warn(root, REASON, message)
 
 
 log = logging.getLogger(__name__)
@@ -165,8 +159,7 @@ class Reconciler:
     async def record_rejections(self, moment: Moment) -> None:
         """Record node rejections whose evidence has lasted."""
         view, state = moment.view, moment.state
-        placed = functools.partial(self._placed, view)
-        now_ms = self._parts.clock.now_us() // 1000
+        placed, now_ms = functools.partial(self._placed, view), self._parts.clock.now_us() // 1000
         self._rejections.listen(view, state, placed, now_ms)
         refused = self._rejections.confirmed(view, state, now_ms)
         drafts = decide_rejections(
@@ -244,9 +237,7 @@ class Reconciler:
                 name = f"lifetime of the reservations of {root.gang}"
                 self._faults.attempt(name, functools.partial(look_at, root))
         self._idle.retain(waiting)
-        self._plans = {
-            uid: plans_of_root for uid, plans_of_root in self._plans.items() if uid in waiting
-        }
+        self._plans = {uid: plans for uid, plans in self._plans.items() if uid in waiting}
         return frozenset(expired)
 
     def _last_plans(self, root: GangState) -> tuple[int, frozenset[PlanId]]:
@@ -271,10 +262,6 @@ class Reconciler:
         """Back off from trees that are released and admitted again without a change; `state` is that before `drafts`."""
         now_ms, forest = self._parts.clock.monotonic_ms(), moment.forest
         loops = self._parts.readmissions.released(moment.view, state, forest, drafts, now_ms)
-        report_loops(
-            loops,
-            forest,
-            self._parts.reporter,
-            show_names=self._parts.settings.show_names_across_namespaces,
-        )
+        show_names = self._parts.settings.show_names_across_namespaces
+        report_loops(loops, forest, self._parts.reporter, show_names=show_names)
         self._parts.readmissions.keep(state)
