@@ -24,12 +24,7 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.core.model.message_formatting import gpu_time_text
 from extender.core.model.pod_groups import Group
-from extender.core.model.visibility import (
-    Visibility,
-    is_hidden,
-    namespace_of,
-    readers_of,
-)
+from extender.core.model.visibility import Visibility, is_hidden, namespace_of, readers_of
 from extender.core.preempt.disruption_units import lost_work_min
 from extender.core.preempt.preemption_lifecycle import (
     EVICTION_BY_REASON,

@@ -19,11 +19,7 @@ from immutables import Map, MapMutation
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue, retried
 from extender.control.log.leader import Leader
-from extender.core.admit.gate_removal_order import (
-    GateRemovalStages,
-    next_to_release,
-    spread_rules,
-)
+from extender.core.admit.gate_removal_order import GateRemovalStages, next_to_release, spread_rules
 from extender.core.admit.native_gang_scheduling import native_on
 from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
 from extender.core.log.reservation_state import (
@@ -92,11 +88,7 @@ class Nominator:
         )
         self._queue.name_of = self._name_of
         self._stale = WorkQueue(
-            "stale nominations",
-            self._clear,
-            leader.until_may_act,
-            workers=1,
-            policy=CLEAR_RETRIES,
+            "stale nominations", self._clear, leader.until_may_act, workers=1, policy=CLEAR_RETRIES
         )
         self._stale.name_of = lambda uid: self._clearing[uid].path if uid in self._clearing else uid
         self._faults: ObjectFaults[str] = ObjectFaults("nominations")

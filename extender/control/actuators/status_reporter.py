@@ -32,11 +32,7 @@ from extender.core.admit.gang_sentences import (
 )
 from extender.core.admit.native_gang_scheduling import has_its_condition_written, native_on
 from extender.core.admit.plan_request import group_key_of
-from extender.core.admit.tree_warnings import (
-    NodeLabels,
-    collect_warnings,
-    template_mismatches,
-)
+from extender.core.admit.tree_warnings import NodeLabels, collect_warnings, template_mismatches
 from extender.core.log.reservation_state import (
     EMPTY,
     GangState,
@@ -50,10 +46,7 @@ from extender.core.model.object_identity import changed_keys, same_objects
 from extender.core.model.pod_groups import INVALID_CHAINS, PODS_DIFFER, Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import Visibility, readers_of
-from extender.core.verbs.filter_and_prioritize import (
-    pending_reason,
-    possible_pod_rules,
-)
+from extender.core.verbs.filter_and_prioritize import pending_reason, possible_pod_rules
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import EXPLAINED, MISMATCH, SCHEDULED

@@ -23,23 +23,13 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import ClusterView, eviction_priority, groups_above
 from extender.core.model.ids import GangUid, GroupKey, PodUid
-from extender.core.model.object_identity import (
-    IdentityMemo,
-    changed_keys,
-)
+from extender.core.model.object_identity import IdentityMemo, changed_keys
 from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import GIVEN, Evictable, Plan, PlanRequest, Refusal, Verdict
 from extender.core.planner.planning import DeferredWork
-from extender.core.planner.preempt.victim_search import (
-    NoPreemption,
-    PreemptionVerdict,
-)
+from extender.core.planner.preempt.victim_search import NoPreemption, PreemptionVerdict
 from extender.core.preempt.disruption_units import may_preempt
-from extender.core.preempt.preemption_lifecycle import (
-    EvictionContext,
-    better_offer,
-    cancellation,
-)
+from extender.core.preempt.preemption_lifecycle import EvictionContext, better_offer, cancellation
 from extender.ports.log_ports import Clock
 
 AGAIN_MS: Final = 5_000  # a tree that no eviction helps searches victims again after this time, ...

@@ -22,11 +22,7 @@ from extender.control.admission.preemption_policy import (
     events_before_verdict,
     may_admit,
 )
-from extender.control.admission.preemption_search import (
-    CRASHED_MS,
-    JudgedTree,
-    PreemptionSearch,
-)
+from extender.control.admission.preemption_search import CRASHED_MS, JudgedTree, PreemptionSearch
 from extender.control.admission.refusal_explanations import RefusalExplanations
 from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import SearchWork, TreeSearches, WantedSearch
@@ -61,10 +57,7 @@ from extender.core.planner.plan_types import (
 )
 from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.judgement import Judgement
-from extender.core.preempt.preemption_planning import (
-    is_being_evicted,
-    leaves_being_evicted,
-)
+from extender.core.preempt.preemption_planning import is_being_evicted, leaves_being_evicted
 from extender.core.reconcile.reservation_checks import retry_time_us
 from extender.telemetry import METRICS
 

@@ -15,12 +15,7 @@ import msgspec
 
 from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.loop_parts import LoopParts
-from extender.core.fairness.search_turns import (
-    SearchTurn,
-    SearchTurns,
-    WaitingSearch,
-    turns_of,
-)
+from extender.core.fairness.search_turns import SearchTurn, SearchTurns, WaitingSearch, turns_of
 from extender.core.model.errors import NotLeading
 from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Tree

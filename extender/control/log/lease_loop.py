@@ -16,12 +16,7 @@ from extender.control.log.follower import Follower
 from extender.control.log.history_guard import OLDER_COPY, HistoryGuard
 from extender.control.log.leader_role import LeaderRole, Lease, LeaseIdentity, SyncClock
 from extender.core.log.reservation_state import ReservationState
-from extender.core.model.errors import (
-    ClusterUnavailable,
-    Fenced,
-    LeaseHeld,
-    StoreUnavailable,
-)
+from extender.core.model.errors import ClusterUnavailable, Fenced, LeaseHeld, StoreUnavailable
 from extender.ports.log_ports import Clock, EventLog, LeaseGrant, Snapshots
 from extender.runtime.periodic import ObjectFaults
 from extender.snapshots.state_loader import SnapshotWriter
@@ -203,9 +198,7 @@ class LeaseLoop(LeaderRole):
         try:
             while not lost.done() and not renewing.done():
                 await asyncio.wait(
-                    {renewing, lost},
-                    timeout=SNAPSHOT_LOOK_S,
-                    return_when=asyncio.FIRST_COMPLETED,
+                    {renewing, lost}, timeout=SNAPSHOT_LOOK_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 if self.lease.grant is not None and not self._faults.waits("snapshot"):
                     with self._faults.alone("snapshot"):
@@ -222,8 +215,7 @@ class LeaseLoop(LeaderRole):
         """Renew the lease and watch its expiry while the block runs; return the task that renews."""
         renewing = asyncio.create_task(self._renew(), name="renew lease")
         watching = asyncio.create_task(
-            self.lease.watch_expiry(self.on_lease_expired, self._pause_s),
-            name="watch the lease",
+            self.lease.watch_expiry(self.on_lease_expired, self._pause_s), name="watch the lease"
         )
         try:
             yield renewing

@@ -31,11 +31,7 @@ from extender.core.fairness.search_turns import SearchTurn
 from extender.core.holds.hold_planning import hold_progress
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.errors import (
-    ClusterUnavailable,
-    NotLeading,
-    StoreUnavailable,
-)
+from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.model.pod_groups import Forest
 from extender.core.model.pods import Pod
 from extender.runtime.cooperative_yield import SlicePace
@@ -282,9 +278,7 @@ class ControlLoop:
     def _seen(self) -> _Revisions:
         """Return what a pass depends on; read before the pass, so that no change is missed."""
         return _Revisions(
-            self._parts.cluster.view(),
-            self._parts.leader.wakeup.revision,
-            self._wakeup.revision,
+            self._parts.cluster.view(), self._parts.leader.wakeup.revision, self._wakeup.revision
         )
 
     def _changes_after(self, before: _Revisions) -> tuple[Callable[[], Awaitable[object]], ...]:

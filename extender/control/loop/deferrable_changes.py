@@ -13,12 +13,7 @@ from typing import Final
 import msgspec
 
 from extender.core.log.reservation_state import BoundMember, Reservation, ReservationState
-from extender.core.model.cluster_view import (
-    ClusterView,
-    changed_groups,
-    changed_pods,
-    groups_above,
-)
+from extender.core.model.cluster_view import ClusterView, changed_groups, changed_pods, groups_above
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import DEPTH_MAX, Group, key_of_parent
 from extender.core.model.pods import GATE, Pod

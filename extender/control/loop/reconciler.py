@@ -32,9 +32,7 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NIL_GANG, GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
 from extender.core.preempt.preemption_lifecycle import decide_evictions, takeovers_by_pods
-from extender.core.reconcile.cluster_reconciliation import (
-    losses_without_cause,
-)
+from extender.core.reconcile.cluster_reconciliation import losses_without_cause
 from extender.core.reconcile.drift import NominationDrift, ReconcileContext
 from extender.core.reconcile.reconciliation import Reconciliation
 from extender.runtime.periodic import ObjectFaults
@@ -45,11 +43,7 @@ REASON = "ReadmissionLoopBackOff"
 
 
 def report_loops(
-    loops: Iterable[ReadmissionLoop],
-    forest: Forest,
-    reporter: StatusReporter,
-    *,
-    show_names: bool,
+    loops: Iterable[ReadmissionLoop], forest: Forest, reporter: StatusReporter, *, show_names: bool
 ) -> None:
     """Report loops: an ERROR log line and a Kubernetes Event on the root each time, and one count per loop."""
     reported = tuple(loops)
@@ -139,11 +133,7 @@ class Reconciler:
         )
         # before the comparison, which completes trees
         drafts = decide_hold_ends(
-            view,
-            state,
-            forest,
-            now,
-            enabled=bool(self._parts.settings.hold_capacity_after_s),
+            view, state, forest, now, enabled=bool(self._parts.settings.hold_capacity_after_s)
         )
         drafts += decide_evictions(view, state, forest, eviction_context)
         drafts += self._differences(moment, now)

@@ -36,13 +36,7 @@ NOT_ASKED = SchedulerGates(None, "not asked yet")
 class FeatureGateMonitor:
     """Sends dry runs and reads the gates of kube-scheduler when they are due, and appends changes of the result."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        plane: ControlPlane,
-        leader: Leader,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, cluster: Cluster, plane: ControlPlane, leader: Leader, clock: Clock) -> None:
         self._cluster = cluster
         self._plane = plane
         self._leader = leader

@@ -15,12 +15,7 @@ from extender.control.log.leader import Leader
 from extender.core.log.anchors import Anchor
 from extender.core.log.events import DriftDetected
 from extender.core.log.tampering import ADVICE, LogFinding
-from extender.core.model.errors import (
-    ClusterUnavailable,
-    CorruptLog,
-    NotLeading,
-    StoreUnavailable,
-)
+from extender.core.model.errors import ClusterUnavailable, CorruptLog, NotLeading, StoreUnavailable
 from extender.ports.log_ports import Clock, PublishedAnchors
 from extender.ports.verification_ports import SliceResult, VerifiedLog
 from extender.runtime.periodic import PeriodicTask
@@ -45,11 +40,7 @@ class LogVerifier:
     """Runs passes, and records what they find."""
 
     def __init__(
-        self,
-        leader: Leader,
-        anchor: PublishedAnchors,
-        verify_slice: Slice,
-        clock: Clock,
+        self, leader: Leader, anchor: PublishedAnchors, verify_slice: Slice, clock: Clock
     ) -> None:
         """Prepare.
 

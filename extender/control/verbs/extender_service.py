@@ -21,11 +21,7 @@ from extender.control.published.shared_state import LoopExchange
 from extender.core.admit.native_gang_scheduling import native_on
 from extender.core.log.control_plane_features import features_summary
 from extender.core.log.reservation_state import reservation_of
-from extender.core.model.errors import (
-    NotLeading,
-    NotReady,
-    StoreUnavailable,
-)
+from extender.core.model.errors import NotLeading, NotReady, StoreUnavailable
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pods import Pod
 from extender.core.preempt.preemption_lifecycle import takeovers_by_plan

@@ -339,18 +339,12 @@ def _joined(
         trees[root_key] = _judged(some[root_key], kids, pods, surplus, max_children)
     populated = {key: tree for key, tree in trees.items() if tree.has_members}
     return Forest(
-        trees=trees,
-        root_of=root_of,
-        orphans=orphans,
-        populated=populated,
-        surplus=surplus,
+        trees=trees, root_of=root_of, orphans=orphans, populated=populated, surplus=surplus
     )
 
 
 def _waiting_after(
-    waiting: Map[GroupKey, frozenset[GroupKey]],
-    removed: Iterable[Orphan],
-    come: Iterable[Orphan],
+    waiting: Map[GroupKey, frozenset[GroupKey]], removed: Iterable[Orphan], come: Iterable[Orphan]
 ) -> Map[GroupKey, frozenset[GroupKey]]:
     """Return the orphans by parent after some went and others came."""
     removed_by, come_by = _by_parent(removed), _by_parent(come)
@@ -594,10 +588,7 @@ def forest_with_moves(
 
 
 def _with_surplus_moves(
-    forest: Forest,
-    groups: Mapping[GroupKey, Group],
-    moved: Collection[GroupKey],
-    max_children: int,
+    forest: Forest, groups: Mapping[GroupKey, Group], moved: Collection[GroupKey], max_children: int
 ) -> tuple[Forest, Collection[GroupKey]]:
     """Add and remove groups that are only surplus children before and after, which concerns no tree.
 
