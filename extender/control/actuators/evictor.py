@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Final, Literal
-
-import msgspec
+from typing import Final, Literal, TypeAlias
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
@@ -54,12 +52,7 @@ VIA: Final[Mapping[Literal["delete", "eviction-api"], GoneVia]] = {
 }
 
 
-class _EvictionJob(msgspec.Struct, frozen=True):
-    """One victim to delete."""
-
-    preemption: PlanId
-    gang_uid: GangUid
-    victim: Victim
+_EvictionJob: TypeAlias = tuple[PendingPreemption, Victim]  # as planned: a victim to delete
 
 
 class Evictor:
@@ -78,7 +71,7 @@ class Evictor:
             policy=RETRIES,
             now_s=lambda: clock.monotonic_ms() / 1000,
         )
-        self._queue.name_of = lambda uid: self._jobs[uid].victim.pod if uid in self._jobs else uid
+        self._queue.name_of = lambda uid: self._jobs[uid][1].pod if uid in self._jobs else uid
         self.run = self._queue.run
         self._faults: ObjectFaults[str] = ObjectFaults("evictions", clock.monotonic_ms)
         self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
@@ -145,8 +138,7 @@ class Evictor:
                 continue
             with self._faults.alone(preemption.gang):
                 for victim in victims_to_evict(view, preemption, context):
-                    job = _EvictionJob(preemption.id, preemption.gang_uid, victim)
-                    self._jobs.setdefault(victim.uid, job)
+                    self._jobs.setdefault(victim.uid, (preemption, victim))
         for uid in self._jobs:
             # What is being requested may not be in the view yet.
             if not self._queue.is_processing(uid):
@@ -199,13 +191,13 @@ class Evictor:
                 await self._evict(job)
             except (RequestRejected, ClusterUnavailable) as error:
                 self._refusals[uid] = str(error)
-                log.info("victim not deleted", extra={"pod": job.victim.pod, "error": str(error)})
+                log.info("victim not deleted", extra={"pod": job[1].pod, "error": str(error)})
                 return Retry(error.retry_after_s if isinstance(error, ClusterUnavailable) else 0.0)
         self._refusals.pop(uid, None)
         return None
 
     async def _evict(self, job: _EvictionJob) -> None:
-        victim = job.victim
+        _, victim = job
         pod = PodRef.at(victim.pod, victim.uid)
         preemption = await self._wait_and_recheck(job)
         if preemption is None:
@@ -256,23 +248,25 @@ class Evictor:
         return durable if durable and self._still_due(self._leader.pending_state, job) else None
 
     def _still_due(self, state: ReservationState, job: _EvictionJob) -> PendingPreemption | None:
-        preemption = state.preemptions.get(job.gang_uid)
-        if preemption is None or preemption.id != job.preemption:
+        planned, victim = job
+        preemption = state.preemptions.get(planned.gang_uid)
+        if preemption is None or preemption.id != planned.id:
             return None
         if self._cluster.not_ready_reason():
             return None  # a pass on a current view queues it again
         context = EvictionContext(
             actor="", cause="", epoch=self._leader.epoch, now_us=0, requested=self._requested
         )
-        is_due = is_to_be_evicted(self._cluster.view(), preemption, job.victim.uid, context)
+        is_due = is_to_be_evicted(self._cluster.view(), preemption, victim.uid, context)
         return preemption if is_due else None
 
     async def _mark_groups(self, job: _EvictionJob, text: str) -> None:
         """Write DisruptionTarget on the groups of a unit, from the leaf of this victim up to the unit."""
-        for group in _groups_of(self._cluster.view(), job.victim):
-            if (job.preemption, group.uid) in self._marked:
+        planned, victim = job
+        for group in _groups_of(self._cluster.view(), victim):
+            if (planned.id, group.uid) in self._marked:
                 continue
-            self._marked.add((job.preemption, group.uid))
+            self._marked.add((planned.id, group.uid))
             condition = Condition(
                 type=DISRUPTION_TARGET, status="True", reason=PREEMPTED, message=text
             )
@@ -281,7 +275,7 @@ class Evictor:
             except RequestRejected as error:  # deleted or recreated
                 log.info("group not marked", extra={"group": str(group.key), "error": str(error)})
             except ClusterUnavailable:
-                self._marked.discard((job.preemption, group.uid))
+                self._marked.discard((planned.id, group.uid))
                 raise
 
 

@@ -201,6 +201,9 @@ class StateProjector:
                 else:
                     nodes.pop(node, None)
             claims_on = nodes.finish()
+        gang_of = self._gang_of_before  # the same object where no event has changed them
+        if gang_of is None:
+            gang_of = _closed(self._gang_of)
         return ReservationState(
             position=self.position,
             epoch=self._epoch,
@@ -208,10 +211,7 @@ class StateProjector:
             gangs=_closed(gangs),
             stream_versions=_closed(self._stream_versions),
             claims_on=claims_on,
-            # the same object where no event has changed them
-            gang_of=_closed(self._gang_of)
-            if self._gang_of_before is None
-            else self._gang_of_before,
+            gang_of=gang_of,
             rejections=_closed(self._rejections),
             preemptions=self._preemptions,
             evicted_units=self._evicted_units,
@@ -358,8 +358,10 @@ class StateProjector:
             if indexed:
                 self._claims_on(reservation.node)[reservation.key] = reservation
                 self._assign(reservation.uid, uid)
-        if root.previous_nodes:
-            root.previous_nodes = _without(root.previous_nodes, data)
+        if root.previous_nodes:  # none are left after an admission
+            reserved = {record.uid for record in data.assignments}
+            left = root.previous_nodes.items() if isinstance(data, ev.GangExtended) else ()
+            root.previous_nodes = Map({u: node for u, node in left if u not in reserved})
         self._use_holds(root, [(record.group, record.node) for record in data.assignments])
         for name, labels in data.topology.items():
             if labels:
@@ -706,16 +708,6 @@ def replacement_hold(
 
 def _hold_age(hold: CapacityClaim) -> tuple[int, str, PodUid]:
     return hold.at_us, hold.pod, hold.uid
-
-
-def _without(
-    previous: Map[PodUid, NodeName], data: ev.GangAdmitted | ev.GangExtended
-) -> Map[PodUid, NodeName]:
-    """Return the previous nodes without those of members that have a reservation again; none after an admission."""
-    if isinstance(data, ev.GangAdmitted):
-        return Map()
-    reserved = {record.uid for record in data.assignments}
-    return Map({uid: node for uid, node in previous.items() if uid not in reserved})
 
 
 def _decision(event: ev.RecordedEvent, outcome: str, reasons: tuple[str, ...]) -> LastDecision:

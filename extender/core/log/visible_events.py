@@ -3,7 +3,7 @@
 The event keeps its type. Of objects of other namespaces only what explains the state of objects of the reader is
 left: kind, priority, size, and the position of the event. The texts of an event are those that were recorded without
 names. An event that explains nothing about the namespaces of the reader is not shown. What is not listed here is
-hidden: each type of event has its case.
+hidden.
 """
 
 from __future__ import annotations
