@@ -101,7 +101,17 @@ class PreemptionSearch:
             return JudgedTree(judged, request, encoded, now)
         current = self._parts.requests.about(now, tree_request.tree)
         if current is not None and self._still_holds(current, request, answer):
-            self._append(current, request, answer, encoded, took_ms)
+            view, state, forest = current.now.view, current.now.pending, current.now.forest
+            cause = f"cluster revision {view.revision}"
+            context = self._parts.event_context(encoded.digest, cause)
+            eviction = self._parts.evictor.eviction_context(context.actor, cause, view, state)
+            *first, planned = decide_preemption(
+                view, state, forest, current.tree, request, answer, context
+            )
+            drafts = [*first, *takeovers_by_plan(view, state, planned, eviction), planned]
+            self._policy.answered(uid, None, took_ms)
+            self._policy.allow_retry(drafts)
+            self._parts.appends.append_nowait(drafts, encoded)
             await self._parts.appends.flush()
             # the next pass starts the deletions, or admits if there are none
             self._wakeup.wake()
@@ -126,25 +136,3 @@ class PreemptionSearch:
             self._wakeup.wake()
             return False
         return True
-
-    def _append(
-        self,
-        current: TreeRequest,
-        request: PlanRequest,
-        answer: PreemptionPlan,
-        encoded: DecisionInput,
-        took_ms: int,
-    ) -> None:
-        view, state, forest = current.now.view, current.now.pending, current.now.forest
-        cause = f"cluster revision {view.revision}"
-        context = self._parts.event_context(encoded.digest, cause)
-        eviction_context = self._parts.evictor.eviction_context(
-            context.actor, context.cause, view, state
-        )
-        *first, planned = decide_preemption(
-            view, state, forest, current.tree, request, answer, context
-        )
-        drafts = [*first, *takeovers_by_plan(view, state, planned, eviction_context), planned]
-        self._policy.answered(current.tree.root.uid, None, took_ms)
-        self._policy.allow_retry(drafts)
-        self._parts.appends.append_nowait(drafts, encoded)

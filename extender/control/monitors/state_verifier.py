@@ -8,9 +8,7 @@ as `DriftDetected`; then the fold replaces the state in memory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
-import msgspec
 from immutables import Map
 
 from extender.control.log.leader import Leader
@@ -140,9 +138,15 @@ def difference(memory: ReservationState, folded: ReservationState) -> str:
             continue
         if ours is None or theirs is None:
             return f"root {uid} is only in {'the log' if ours is None else 'memory'}"
-        return f"root {ours.gang} differs in {', '.join(_different_fields(ours, theirs))}"
-    return f"memory differs from the log in {', '.join(_different_fields(memory, folded))}"
-
-
-def _different_fields(ours: msgspec.Struct, theirs: msgspec.Struct) -> Iterator[str]:
-    return (n for n in ours.__struct_fields__ if getattr(ours, n) != getattr(theirs, n))
+        fields = [
+            name
+            for name in type(ours).__struct_fields__
+            if getattr(ours, name) != getattr(theirs, name)
+        ]
+        return f"root {ours.gang} differs in {', '.join(fields)}"
+    fields = [
+        name
+        for name in type(memory).__struct_fields__
+        if getattr(memory, name) != getattr(folded, name)
+    ]
+    return f"memory differs from the log in {', '.join(fields)}"

@@ -577,7 +577,21 @@ class StateProjector:
         uid, member = data.uid, root.bound.pop(data.uid, None)
         if member is None:
             return
-        self._note_end(event, root, member, data)
+        if (data.cause, data.message) == ("ended", SUCCEEDED):
+            before = root.succeeded.get(member.group, 0)
+            root.succeeded = root.succeeded | {member.group: before + 1}
+        else:
+            # by the newest preemption that the pod is or was a victim of
+            preemptors = [
+                evicted_pod(event, p) for p in self._preemptions.values() if uid in p.victims
+            ]
+            evicted = self._evicted_pods.get(uid, NO_PREEMPTOR)
+            by = max((*preemptors, evicted), key=lambda preemptor: preemptor.position)
+            root.last_loss = MemberLoss(
+                pod=data.pod, uid=uid, node=data.node, cause=data.cause, message=data.message,
+                position=event.position, at_us=event.at_us, preemptor=by.preemptor, preemption=by.position,
+                preemptor_priority=by.priority, preemptor_pods=by.pods,
+            )  # fmt: skip
         if uid in self._evicted_pods:
             self._evicted_pods = self._evicted_pods.delete(uid)
         if data.cause == "node-lost":
@@ -589,30 +603,6 @@ class StateProjector:
         if not self._past:
             self._unassign(uid, root.uid)
         self._undo_if_empty(root)
-
-    def _note_end(
-        self,
-        event: ev.RecordedEvent,
-        root: _OpenGang,
-        member: BoundMember,
-        data: ev.MemberTerminated,
-    ) -> None:
-        """Count a member that succeeded, or record its loss."""
-        if (data.cause, data.message) == ("ended", SUCCEEDED):
-            before = root.succeeded.get(member.group, 0)
-            root.succeeded = root.succeeded | {member.group: before + 1}
-            return
-        # by the newest preemption that the pod is or was a victim of
-        preemptors = [
-            evicted_pod(event, p) for p in self._preemptions.values() if data.uid in p.victims
-        ]
-        evicted = self._evicted_pods.get(data.uid, NO_PREEMPTOR)
-        by = max((*preemptors, evicted), key=lambda preemptor: preemptor.position)
-        root.last_loss = MemberLoss(
-            pod=data.pod, uid=data.uid, node=data.node, cause=data.cause, message=data.message,
-            position=event.position, at_us=event.at_us, preemptor=by.preemptor, preemption=by.position,
-            preemptor_priority=by.priority, preemptor_pods=by.pods,
-        )  # fmt: skip
 
     def _drop_hold(self, root: _OpenGang, uid: PodUid) -> None:
         self._replace_claims([root.replacement_holds[uid]])
