@@ -229,7 +229,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._priority_classes: set[str] = set()
         # of the gangs whose preemption is not decided yet, or ended less than a minute ago
-        self._preemptor_runs: dict[GangUid, PreemptorRun] = {}
+        self._preemptor_runs: dict[GangUid, list[PreemptorRun]] = {}
         # gangs for which pods were moved, from the plan on: its id, and whether its moves have ended
         self._moves_for: dict[GangUid, tuple[PlanId, bool]] = {}
         self._moved: dict[GangUid, tuple[PlanId, int]] = {}  # by which plan last, and when
@@ -322,24 +322,29 @@ class Metrics:
 
     def _count_in_vain(self, event: ev.RecordedEvent) -> None:
         """Count evictions after which the preemptor never ran, or ran for less than a minute."""
-        runs, uid, data = self._preemptor_runs, event.gang_uid, event.data
+        uid, data = event.gang_uid, event.data
+        runs = self._preemptor_runs.get(uid, [])
         match data:
             case ev.PreemptionPlanned() if data.kind != "Pod":
-                self._preemptor_runs = {u: r for u, r in runs.items() if not r.lasts(event.at_us)}
-                self._preemptor_runs[uid] = PreemptorRun()
+                self._preemptor_runs = {
+                    gang: left
+                    for gang, of_gang in self._preemptor_runs.items()
+                    if (left := [run for run in of_gang if not run.lasts(event.at_us)])
+                }
+                before = [run for run in self._preemptor_runs.get(uid, ()) if run.completed]
+                self._preemptor_runs[uid] = [*before, PreemptorRun(data.preemption)]
             case ev.PreemptionCancelled():
-                runs.pop(uid, None)
+                runs[:] = [run for run in runs if run.preemption != data.preemption]
                 if data.evicted and data.reason not in NOT_IN_VAIN:
                     self.preemptions_in_vain.labels("never").inc()
             case ev.PreemptionCompleted() if not data.evicted:
-                runs.pop(uid, None)
-            case _ if (run := runs.get(uid)) is not None:
-                run.follow(event)
-                if run.was_brief:
-                    del runs[uid]
-                    self.preemptions_in_vain.labels("less-than-a-minute").inc()
+                runs[:] = [run for run in runs if run.preemption != data.preemption]
             case _:
-                pass
+                for run in tuple(runs):
+                    run.follow(event)
+                    if run.was_brief:
+                        runs.remove(run)
+                        self.preemptions_in_vain.labels("less-than-a-minute").inc()
 
     def _count_moves_in_vain(self, event: ev.RecordedEvent) -> None:
         """Count moves after which the gang that waited got no place, and gangs that are moved again within the hour."""

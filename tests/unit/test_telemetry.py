@@ -168,12 +168,19 @@ def bound(*seconds):
     )
 
 
-def completed(evicted=1):
-    return PreemptionCompleted(preemption="p", bound=2, evicted=evicted, duration_ms=1)
+def completed(evicted=1, preemption="p"):
+    return PreemptionCompleted(preemption=preemption, bound=2, evicted=evicted, duration_ms=1)
 
 
-def cancelled(reason, evicted=1):
-    return PreemptionCancelled(preemption="p", reason=reason, units_spared=(), units_in_progress=(), evicted=evicted)  # fmt: skip
+def cancelled(reason, evicted=1, preemption="p"):
+    return PreemptionCancelled(preemption=preemption, reason=reason, units_spared=(), units_in_progress=(), evicted=evicted)  # fmt: skip
+
+
+AGAIN = (5, msgspec.structs.replace(PLANNED, preemption="q"))  # the same gang preempts again
+LATE = [
+    PodBound(plan="q", pod="ns/hi-2", uid="hi-2", group="hi", node="n"),
+    MemberTerminated(pod="ns/hi-2", uid="hi-2", node="n", cause="ended"),
+]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +200,10 @@ def cancelled(reason, evicted=1):
         ([*bound(0, 0), (0, completed(evicted=0)), (10, GangRemoved(reason="deleted"))], (0, 0)),
         ([*bound(0, 0), (0, completed()), *bound(9)[1:], (50, ENDED[0]), (55, ENDED[1])], (0, 1)),
         ([(0, completed()), (10, GangRemoved(reason="deleted"))], (0, 0)),  # planned under another leader
+        ([*bound(0, 0), (0, completed()), AGAIN, (58, ENDED[0]), (59, ENDED[1])], (0, 1)),
+        ([*bound(0, 0), (0, completed()), AGAIN, (6, LATE[0]), (7, completed(preemption="q")), (8, LATE[1]), (58, ENDED[0]), (59, ENDED[1])], (0, 2)),
+        ([*bound(0, 0), (0, completed()), AGAIN, (6, cancelled("capacity-lost", preemption="q")), (58, ENDED[0]), (59, ENDED[1])], (1, 1)),
+        ([*bound(0, 0), AGAIN, (6, LATE[0]), (7, completed(preemption="q")), (9, LATE[1]), (9, ENDED[0]), (10, ENDED[1])], (0, 1)),
         ([(0, PLANNED), (5, completed()), (9, ENDED[0]), (10, GangRemoved(reason="deleted"))], (0, 0)),  # it gave itself up
     ],
 )  # fmt: skip

@@ -9,12 +9,9 @@ for those whose deletion was requested before.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Mapping
-from typing import Final, Literal
-
-import msgspec
+from typing import Final, Literal, TypeAlias
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue
 from extender.control.log.leader import Leader
@@ -25,13 +22,7 @@ from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.core.model.message_formatting import gpu_time_text
 from extender.core.model.pod_groups import Group
-from extender.core.model.visibility import (
-    Visibility,
-    is_hidden,
-    name_for,
-    namespace_of,
-    readers_of,
-)
+from extender.core.model.visibility import Visibility, is_hidden, namespace_of, readers_of
 from extender.core.preempt.disruption_units import lost_work_min
 from extender.core.preempt.preemption_lifecycle import (
     EVICTION_BY_REASON,
@@ -61,12 +52,7 @@ VIA: Final[Mapping[Literal["delete", "eviction-api"], GoneVia]] = {
 }
 
 
-class _EvictionJob(msgspec.Struct, frozen=True):
-    """One victim to delete."""
-
-    preemption: PlanId
-    gang_uid: GangUid
-    victim: Victim
+_EvictionJob: TypeAlias = tuple[PendingPreemption, Victim]  # as planned: a victim to delete
 
 
 class Evictor:
@@ -85,7 +71,7 @@ class Evictor:
             policy=RETRIES,
             now_s=lambda: clock.monotonic_ms() / 1000,
         )
-        self._queue.name_of = lambda uid: self._jobs[uid].victim.pod if uid in self._jobs else uid
+        self._queue.name_of = lambda uid: self._jobs[uid][1].pod if uid in self._jobs else uid
         self.run = self._queue.run
         self._faults: ObjectFaults[str] = ObjectFaults("evictions", clock.monotonic_ms)
         self._jobs: dict[PodUid, _EvictionJob] = {}  # deletions that were due in the last pass
@@ -148,21 +134,16 @@ class Evictor:
         self._jobs = {}
         # as planned: the map's order differs in each process
         for preemption in sorted(state.preemptions.values(), key=lambda p: p.position):
-            due = functools.partial(self._note_due, view, preemption, context)
-            self._faults.attempt(preemption.gang, due)
+            if self._faults.waits(preemption.gang):
+                continue
+            with self._faults.alone(preemption.gang):
+                for victim in victims_to_evict(view, preemption, context):
+                    self._jobs.setdefault(victim.uid, (preemption, victim))
         for uid in self._jobs:
             # What is being requested may not be in the view yet.
             if not self._queue.is_processing(uid):
                 self._queue.add(uid)
         self._report(view, state)
-
-    def _note_due(
-        self, view: ClusterView, preemption: PendingPreemption, context: EvictionContext
-    ) -> None:
-        for victim in victims_to_evict(view, preemption, context):
-            if victim.uid not in self._jobs:
-                job = _EvictionJob(preemption.id, preemption.gang_uid, victim)
-                self._jobs[victim.uid] = job
 
     def _forget(self, state: ReservationState) -> None:
         victims = {uid for p in state.preemptions.values() for uid in p.victims}
@@ -178,32 +159,28 @@ class Evictor:
         self._marked = {key for key in self._marked if key[0] in ids}
 
     def _report(self, view: ClusterView, state: ReservationState) -> None:
-        stuck: dict[GangUid, int] = {}
-        stall_reasons: dict[GangUid, str] = {}
+        before, self.stall_reasons, stuck = self.stall_reasons, {}, 0
         for preemption in state.preemptions.values():
-            report = functools.partial(self._report_stuck, view, preemption, stuck, stall_reasons)
-            self._faults.attempt(f"report of {preemption.gang}", report)
-        self.stall_reasons = stall_reasons
-        METRICS.preemption_victims_stuck.set(sum(stuck.values()))
+            name = f"report of {preemption.gang}"
+            if not self._faults.waits(name):
+                with self._faults.alone(name):
+                    stuck += self._report_stuck(view, preemption, before)
+        METRICS.preemption_victims_stuck.set(stuck)
         METRICS.preemptions_pending.set(len(state.preemptions))
 
     def _report_stuck(
-        self,
-        view: ClusterView,
-        preemption: PendingPreemption,
-        stuck: dict[GangUid, int],
-        stall_reasons: dict[GangUid, str],
-    ) -> None:
-        """Add how many victims of a preemption are not deleted, and why."""
+        self, view: ClusterView, preemption: PendingPreemption, before: Mapping[GangUid, str]
+    ) -> int:
+        """Note why victims of a preemption are not deleted; return how many. `before`: the reasons of the last report."""
         uid = preemption.gang_uid
         victims = stuck_victims(view, preemption, self._refusals, self._clock.now_us())
-        stuck[uid] = len(victims)
         if victims:
             readers = self._readers_of(preemption.gang)
-            text = stall_reasons[uid] = stuck_victims_text(victims, preemption, readers)
-            if self.stall_reasons.get(uid) != text:
+            text = self.stall_reasons[uid] = stuck_victims_text(victims, preemption, readers)
+            if before.get(uid) != text:
                 words = stuck_victims_text(victims, preemption)
                 log.warning("victims are not deleted", extra={"preemptor": uid, "reason": words})
+        return len(victims)
 
     # -- the work ----------------------------------------------------------------------------------
 
@@ -214,13 +191,13 @@ class Evictor:
                 await self._evict(job)
             except (RequestRejected, ClusterUnavailable) as error:
                 self._refusals[uid] = str(error)
-                log.info("victim not deleted", extra={"pod": job.victim.pod, "error": str(error)})
+                log.info("victim not deleted", extra={"pod": job[1].pod, "error": str(error)})
                 return Retry(error.retry_after_s if isinstance(error, ClusterUnavailable) else 0.0)
         self._refusals.pop(uid, None)
         return None
 
     async def _evict(self, job: _EvictionJob) -> None:
-        victim = job.victim
+        _, victim = job
         pod = PodRef.at(victim.pod, victim.uid)
         preemption = await self._wait_and_recheck(job)
         if preemption is None:
@@ -271,23 +248,25 @@ class Evictor:
         return durable if durable and self._still_due(self._leader.pending_state, job) else None
 
     def _still_due(self, state: ReservationState, job: _EvictionJob) -> PendingPreemption | None:
-        preemption = state.preemptions.get(job.gang_uid)
-        if preemption is None or preemption.id != job.preemption:
+        planned, victim = job
+        preemption = state.preemptions.get(planned.gang_uid)
+        if preemption is None or preemption.id != planned.id:
             return None
         if self._cluster.not_ready_reason():
             return None  # a pass on a current view queues it again
         context = EvictionContext(
             actor="", cause="", epoch=self._leader.epoch, now_us=0, requested=self._requested
         )
-        is_due = is_to_be_evicted(self._cluster.view(), preemption, job.victim.uid, context)
+        is_due = is_to_be_evicted(self._cluster.view(), preemption, victim.uid, context)
         return preemption if is_due else None
 
     async def _mark_groups(self, job: _EvictionJob, text: str) -> None:
         """Write DisruptionTarget on the groups of a unit, from the leaf of this victim up to the unit."""
-        for group in _groups_of(self._cluster.view(), job.victim):
-            if (job.preemption, group.uid) in self._marked:
+        planned, victim = job
+        for group in _groups_of(self._cluster.view(), victim):
+            if (planned.id, group.uid) in self._marked:
                 continue
-            self._marked.add((job.preemption, group.uid))
+            self._marked.add((planned.id, group.uid))
             condition = Condition(
                 type=DISRUPTION_TARGET, status="True", reason=PREEMPTED, message=text
             )
@@ -296,7 +275,7 @@ class Evictor:
             except RequestRejected as error:  # deleted or recreated
                 log.info("group not marked", extra={"group": str(group.key), "error": str(error)})
             except ClusterUnavailable:
-                self._marked.discard((job.preemption, group.uid))
+                self._marked.discard((planned.id, group.uid))
                 raise
 
 
@@ -313,13 +292,7 @@ def _message(preemption: PendingPreemption, victim: Victim, readers: Visibility)
     if preemption.gives_up:
         return f"{preemption.kind} {preemption.gang} is evicted to be placed anew: no node of its domain can take its lost members"
     unit = preemption.units.index(victim.unit)
-    by = name_for(
-        readers,
-        preemption.preemptor,
-        priority=preemption.priority,
-        pods=preemption.pods,
-        position=preemption.position,
-    )
+    by = preemption.preemptor_for(readers)
     if not is_hidden(by):
         by = f"{preemption.kind} {preemption.gang} (priority {preemption.priority})"
     return f"{by} needs the capacity of {victim.unit} (priority {preemption.priorities[unit]})"

@@ -131,8 +131,7 @@ class MoveController:
         if text := lost_place(view, state, data.moves):
             raise BadInput(f"moves: {text}; ask for the moves again")
         draft = self._source(question).draft(NIL_GANG, "", data)
-        save = functools.partial(self._inputs.save, encoded)
-        await self._durable(self._leader.append_nowait([draft], save))
+        await self._append(draft, functools.partial(self._inputs.save, encoded))
         return data.plan
 
     def require_none(self) -> ReservationState:
@@ -155,15 +154,14 @@ class MoveController:
         moves = self._under_way()
         if moves.paused != paused:
             data = ev.MovesPaused(plan=moves.id, paused=paused, by=by)
-            draft = self._source(f"request of {by}").draft(NIL_GANG, "", data)
-            await self._durable(self._leader.append_nowait([draft]))
+            await self._append(self._source(f"request of {by}").draft(NIL_GANG, "", data))
 
     async def stop(self, by: str) -> None:
         """End the moves that are under way; what is held for them is free. Raises as `pause`."""
         moves = self._under_way()
         text = "the pod of the current move has left its node" if moves.lost_us else ""
-        draft = ended(moves, self._source(f"request of {by}"), "stopped", text, by=by)
-        await self._durable(self._leader.append_nowait([draft]))
+        source = self._source(f"request of {by}")
+        await self._append(ended(moves, source, "stopped", text, by=by))
 
     def _writable(self) -> ReservationState:
         if not self._leader.may_record():
@@ -180,13 +178,14 @@ class MoveController:
             raise NotFound("moves: none are under way")
         return moves
 
-    async def _durable(self, append: Awaitable[tuple[ev.RecordedEvent, ...]]) -> None:
+    async def _append(
+        self, draft: ev.NewEvent, after: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         try:
-            await append
+            await self._leader.append_nowait([draft], after)
         except (NotLeading, StoreUnavailable) as error:
-            raise QueryUnavailable(
-                f"moves: {error}; look at `gang-extender moves` again"
-            ) from error
+            text = f"moves: {error}; look at `gang-extender moves` again"
+            raise QueryUnavailable(text) from error
 
     def _source(self, cause: str) -> ev.EventSource:
         return ev.EventSource(actor=self._settings.identity, cause=cause)
@@ -329,17 +328,14 @@ class MovesPolicy:
         self._settings = settings
         self._waiting = WaitingGangs()
         self._asked: dict[GangUid, int] = {}  # when
-
-    async def run(self) -> None:
-        """Look for gangs until cancelled."""
-        await PeriodicTask(
+        self.run = PeriodicTask(
             name="moves policy",
             work=self.look,
             every_s=EVERY_S,
             expected=(BadInput, ClusterUnavailable, QueryUnavailable, TooManyQueries),
             failure="no moves were planned for a gang that waits",
-            condition=self._leader.may_record,
-        ).run()
+            condition=leader.may_record,
+        ).run
 
     async def look(self) -> None:
         """Begin the moves for the gang of the highest priority that has waited for too long and was not asked about of late."""
@@ -382,14 +378,9 @@ class MovesPolicy:
         if why:
             log.info("no moves for a gang that waits", extra={"gang": root.gang, "reason": why})
         elif answer.moves:
-            proved = answer.least == len(answer.moves)
+            proved, request = answer.least == len(answer.moves), planned.request
             await self._mover.begin(
-                answer.question,
-                answer.moves,
-                planned.request,
-                POLICY,
-                proved=proved,
-                tree=planned.tree,
+                answer.question, answer.moves, request, POLICY, proved=proved, tree=planned.tree
             )
 
     def _refusal(self, answer: _Answer, plans: Sequence[ev.MovesPlanned]) -> str:

@@ -19,11 +19,7 @@ from immutables import Map, MapMutation
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue, retried
 from extender.control.log.leader import Leader
-from extender.core.admit.gate_removal_order import (
-    GateRemovalStages,
-    next_to_release,
-    spread_rules,
-)
+from extender.core.admit.gate_removal_order import GateRemovalStages, next_to_release, spread_rules
 from extender.core.admit.native_gang_scheduling import native_on
 from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
 from extender.core.log.reservation_state import (
@@ -92,11 +88,7 @@ class Nominator:
         )
         self._queue.name_of = self._name_of
         self._stale = WorkQueue(
-            "stale nominations",
-            self._clear,
-            leader.until_may_act,
-            workers=1,
-            policy=CLEAR_RETRIES,
+            "stale nominations", self._clear, leader.until_may_act, workers=1, policy=CLEAR_RETRIES
         )
         self._stale.name_of = lambda uid: self._clearing[uid].path if uid in self._clearing else uid
         self._faults: ObjectFaults[str] = ObjectFaults("nominations")
@@ -152,11 +144,9 @@ class Nominator:
         self._started = started.finish()
         if in_turn:
             fresh += self._release_in_turn(view, state, in_turn, {r.uid for r in fresh})
-        self._let_go = {
-            uid: plan for uid, plan in self._let_go.items() if self._started.get(uid) == plan
-        }
+        self._let_go = {u: plan for u, plan in self._let_go.items() if self._started.get(u) == plan}
         self._held_back -= {
-            uid for uid in self._held_back if uid not in self._started and uid not in self._later
+            u for u in self._held_back if u not in self._started and u not in self._later
         }
         if fresh and self._delay_s > 0 and len(view.nodes) <= NODES_ALL_OFFERED:
             self._others_wait = any(
@@ -165,9 +155,9 @@ class Nominator:
             )
         for reservation in sorted(fresh, key=lambda r: (-r.priority, r.at_us, r.gang_uid, r.pod)):
             self._queue.add(reservation.uid)
-        promised = self._promised
+        candidates = self._changed | self._promised.keys()
         self._queue_promised(view, state)
-        self._clear_stale(view, self._changed | promised.keys())
+        self._clear_stale(view, candidates)
         self._changed = set()
 
     def _to_look_at(
@@ -244,13 +234,8 @@ class Nominator:
 
     def _is_stale(self, pod: Pod) -> bool:
         """Return whether a nominated pod is a member without reservation and claim."""
-        return (
-            pod.uid not in self._started
-            and pod.uid not in self._later
-            and pod.uid not in self._promised
-            and pod.group is not None
-            and not pod.deleting
-        )
+        is_used = pod.uid in self._started or pod.uid in self._later or pod.uid in self._promised
+        return not is_used and pod.group is not None and not pod.deleting
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -263,9 +248,7 @@ class Nominator:
         return uid if claim is None else claim.pod
 
     async def _clear(self, uid: PodUid) -> Retry | None:
-        pod = self._clearing.get(uid)
-        if pod is None:
-            # Planned again, or gone.
+        if (pod := self._clearing.get(uid)) is None:  # planned again, or gone
             return None
         clearing = self._cluster.nominate(PodRef.at(pod.path, uid), None)
         return await retried(clearing, log, "nomination not cleared", pod=pod.name)
@@ -301,9 +284,8 @@ class Nominator:
         member = view.pods.get(claim.uid)
         if claim.kind == "reservation":
             let_go = self._let_go.get(claim.uid) == claim.plan
-            if let_go and (
-                self._arrived(claim.uid) or (member is not None and member.node is not None)
-            ):
+            has_node = member is not None and member.node is not None
+            if let_go and (has_node or self._arrived(claim.uid)):
                 return
             if not let_go and member is not None and self._needs_no_nomination(view, member):
                 await self._cluster.remove_gate(pod)
@@ -417,9 +399,7 @@ class GateRemover:
                 self._queue.add(uid)
 
     async def _remove(self, uid: PodUid) -> Retry | None:
-        pod = self._due.get(uid)
-        if pod is None:
-            # It has a reservation now, or is gone.
+        if (pod := self._due.get(uid)) is None:  # it has a reservation now, or is gone
             return None
         ref = PodRef.at(pod.path, uid)
         return await retried(self._cluster.remove_gate(ref), log, "gate not removed", pod=pod.name)

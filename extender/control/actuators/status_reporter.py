@@ -32,11 +32,7 @@ from extender.core.admit.gang_sentences import (
 )
 from extender.core.admit.native_gang_scheduling import has_its_condition_written, native_on
 from extender.core.admit.plan_request import group_key_of
-from extender.core.admit.tree_warnings import (
-    NodeLabels,
-    collect_warnings,
-    template_mismatches,
-)
+from extender.core.admit.tree_warnings import NodeLabels, collect_warnings, template_mismatches
 from extender.core.log.reservation_state import (
     EMPTY,
     GangState,
@@ -50,10 +46,7 @@ from extender.core.model.object_identity import changed_keys, same_objects
 from extender.core.model.pod_groups import INVALID_CHAINS, PODS_DIFFER, Forest, Group, Orphan, Tree
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import Visibility, readers_of
-from extender.core.verbs.filter_and_prioritize import (
-    pending_reason,
-    possible_pod_rules,
-)
+from extender.core.verbs.filter_and_prioritize import pending_reason, possible_pod_rules
 from extender.ports.cluster_ports import Cluster, Condition, K8sEvent, PodRef
 from extender.ports.log_ports import Clock
 from extender.ports.written_names import EXPLAINED, MISMATCH, SCHEDULED
@@ -245,11 +238,8 @@ class StatusReporter:
                 continue
             wishes = _wishes_text(root)
             tree = now.forest.trees.get(group_key_of(root))
-            if (
-                tree is None
-                or not wishes
-                or (before is not None and _wishes_text(before) == wishes)
-            ):
+            had = before is not None and _wishes_text(before) == wishes
+            if tree is None or not wishes or had:
                 continue
             placed = f"{counted(len(root.reservations) + len(root.bound), 'member')} placed"
             event = _group_event(tree.root, f"{placed}; {wishes}", "GangAdmitted")
@@ -262,11 +252,8 @@ class StatusReporter:
             reported.clear()
         due = {key: tree for key, tree in trees.items() if reported.get(key) is not tree}
         uids = changed_gangs | changed_keys(last.state.preemptions, now.state.preemptions)
-        uids |= {
-            uid
-            for uid in now.stall_reasons.keys() | last.stall_reasons.keys()
-            if now.stall_reasons.get(uid) != last.stall_reasons.get(uid)
-        }
+        # those of which only one run has this reason
+        uids |= {uid for uid, _ in now.stall_reasons.items() ^ last.stall_reasons.items()}
         gangs = {
             uid: root
             for uid in uids
@@ -292,13 +279,8 @@ class StatusReporter:
 
     def _report_orphan(self, orphan: Orphan) -> None:
         """Queue the condition of a group that belongs to no tree."""
-        condition = Condition(
-            type=_type(orphan.group),
-            status="False",
-            reason="Invalid" if orphan.problem.rule in INVALID_CHAINS else "Unschedulable",
-            message=_orphan_answer(orphan),
-        )
-        self._condition(orphan.group, condition)
+        reason = "Invalid" if orphan.problem.rule in INVALID_CHAINS else "Unschedulable"
+        self._condition(orphan.group, _refused(orphan.group, reason, _orphan_answer(orphan)))
 
     def _broken(self, tree: Tree, before: object) -> None:
         """Queue conditions that report broken rules on the first groups of a tree; unchanged groups are skipped."""
@@ -310,10 +292,7 @@ class StatusReporter:
             reported_ids = {id(group) for group in before.groups[:GROUPS_PER_TREE]}
         for group in tree.groups[:GROUPS_PER_TREE]:
             if id(group) not in reported_ids:
-                condition = Condition(
-                    type=_type(group), status="False", reason=reason, message=text
-                )
-                self._condition(group, condition)
+                self._condition(group, _refused(group, reason, text))
 
     def _condition(self, group: Group, desired: Condition | None) -> None:
         if desired is None or group.source == "pod":
@@ -339,15 +318,16 @@ class StatusReporter:
         mismatches = template_mismatches(view, tree)
         for group in tree.groups:
             text = mismatches.get(group.key)
-            if text is not None:
-                self._condition(
-                    group, _mismatch(status="True", reason="TemplateMismatch", text=text)
+            is_stored = any(c[0] == MISMATCH and c[1] == "True" for c in group.conditions)
+            if text is not None or is_stored:
+                status, reason = (
+                    ("True", "TemplateMismatch") if text else ("False", "TemplateMatches")
                 )
-            elif any(c[0] == MISMATCH and c[1] == "True" for c in group.conditions):
                 fixed = "the group is as its Workload has it"
-                self._condition(
-                    group, _mismatch(status="False", reason="TemplateMatches", text=fixed)
+                condition = Condition(
+                    type=MISMATCH, status=status, reason=reason, message=text or fixed
                 )
+                self._condition(group, condition)
 
     def _warnings(self, view: ClusterView, forest: Forest) -> None:
         trees, looked_at = forest.populated, self._last.forest.populated
@@ -450,17 +430,13 @@ class StatusReporter:
         since_ms = before.since_ms if before.reason == reason else now_ms
         settled = now_ms - since_ms >= SETTLED_MS
         reported = {p.uid: before.reported[p.uid] for p in waiting if p.uid in before.reported}
-        if settled:
-            fresh = [pod for pod in waiting if reported.get(pod.uid) != reason]
-            if fresh:
-                readers = readers_of(leaf.namespace, show_names=self._show_names)
-                text = _event_text(run, leaf, readers)
-                for pod in sorted(fresh, key=lambda p: p.path)[:NOTICES_PER_TREE_MAX]:
-                    ref = PodRef.at(pod.path, pod.uid)
-                    self._jobs.add(
-                        K8sEvent.about(ref, text, reason="FailedScheduling", warning=True)
-                    )
-                reported |= {pod.uid: reason for pod in waiting}
+        if settled and (fresh := [pod for pod in waiting if reported.get(pod.uid) != reason]):
+            text = _event_text(run, leaf, readers_of(leaf.namespace, show_names=self._show_names))
+            for pod in fresh[:NOTICES_PER_TREE_MAX]:
+                ref = PodRef.at(pod.path, pod.uid)
+                event = K8sEvent.about(ref, text, reason="FailedScheduling", warning=True)
+                self._jobs.add(event)
+            reported |= {pod.uid: reason for pod in waiting}
         return _Leaf(inputs, reason, since_ms, reported, settled)
 
     def warn(self, group: Group, reason: str, text: str) -> None:
@@ -510,8 +486,8 @@ def _group_event(group: Group, text: str, reason: str = "Questionable") -> K8sEv
     )
 
 
-def _mismatch(*, status: str, reason: str, text: str) -> Condition:
-    return Condition(type=MISMATCH, status=status, reason=reason, message=text)
+def _refused(group: Group, reason: str, text: str) -> Condition:
+    return Condition(type=_type(group), status="False", reason=reason, message=text)
 
 
 def _type(group: Group) -> str:
@@ -558,15 +534,14 @@ def _condition_of(
     reason = "UnsupportedDependency" if possible_pod_rules(root, tree) else "Unschedulable"
     if _never_fits(root):
         reason = NEVER_FITS
-    return Condition(type=_type(group), status="False", reason=reason, message=sentences.message())
+    return _refused(group, reason, sentences.message())
 
 
 def _noted_condition(tree: Tree, group: Group, note: str) -> Condition | None:
     """Return the condition of a group of a tree without a decision that waits for its turn; None: it does not."""
     if not note:
         return None
-    text = f"{spaced(tree.root.key)} {waiting_text(note)}"
-    return Condition(type=_type(group), status="False", reason="Unschedulable", message=text)
+    return _refused(group, "Unschedulable", f"{spaced(tree.root.key)} {waiting_text(note)}")
 
 
 def _never_fits(root: GangState) -> bool:
@@ -593,9 +568,7 @@ def _wishes_text(root: GangState, group: GroupKey | None = None) -> str:
     """Return what the wishes of one group of a gang reached, or of all; empty: there are none."""
     if group is None:
         return short_text(group_lines(root.groups), named=len(root.groups) > 1)
-    own = (
-        record for record in root.groups if (record.kind, record.name) == (group.kind, group.name)
-    )
+    own = (r for r in root.groups if (r.kind, r.name) == (group.kind, group.name))
     return short_text(group_lines(own), named=False)
 
 

@@ -139,12 +139,13 @@ class WorkQueue(Generic[K]):
         self._again: set[K] = set()  # active, and due once more
         self._dropped: set[K] = set()  # active, and not to be retried
         self._pauses_s: dict[K, float] = {}  # the last back-off of keys that failed
-        self._faults: ObjectFaults[K] = ObjectFaults(name, None, self._name_of)
+        self._faults: ObjectFaults[K] = ObjectFaults(
+            name,
+            None,
+            lambda key: self.name_of(key),  # noqa: PLW0108 -- it is set later
+        )
         # returns the name of the object of a key, for the log
         self.name_of: Callable[[K], str] = str
-
-    def _name_of(self, key: K) -> str:
-        return self.name_of(key)
 
     def add(self, key: K) -> None:
         """Make a key due now, or at the end of its back-off."""

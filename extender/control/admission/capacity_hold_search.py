@@ -83,7 +83,8 @@ class CapacityHoldSearch:
             return
         self._pauses = {uid: pause for uid, pause in self._pauses.items() if uid in state.gangs}
         self._publish(now)
-        if self._is_settled(state, now_ms):
+        # a look at the same state shortly before found nothing; passes may be frequent
+        if self._looked is state.gangs and now_ms - self._looked_ms < LOOK_MS:
             return
         for root in self._due(now):
             tree = now.forest.trees.get(group_key_of(root))
@@ -105,19 +106,16 @@ class CapacityHoldSearch:
             and pause.holds(view, state)
         }
 
-    def _is_settled(self, state: ReservationState, now_ms: int) -> bool:
-        """Return whether a look at the same state shortly before found nothing; passes may be frequent."""
-        return self._looked is state.gangs and now_ms - self._looked_ms < LOOK_MS
-
     def _due(self, now: Moment) -> tuple[GangState, ...]:
-        view, state, now_ms = now.view, now.pending, self._parts.clock.monotonic_ms()
+        now_ms = self._parts.clock.monotonic_ms()
+        paused = (
+            u for u, p in self._pauses.items() if not p.is_over(now.view, now.pending, now_ms)
+        )
         return trees_to_hold_for(
-            state,
+            now.pending,
             now_us=self._parts.clock.now_us(),
             after_us=self._parts.settings.hold_capacity_after_s * 1_000_000,
-            paused={
-                uid for uid, pause in self._pauses.items() if not pause.is_over(view, state, now_ms)
-            },
+            paused=set(paused),
         )
 
     async def perform(self, search: WantedSearch, now: Moment) -> None:
@@ -155,25 +153,19 @@ class CapacityHoldSearch:
         search, last_place = requests.search(), None
         request = next(search)
         while True:
-            place, now = await self._planned(request)
-            last_place = place or last_place
+            encoded, verdict, now = await self._searches.planned(request)
+            plan = verdict if isinstance(verdict, Plan) and verdict.assignments else None
+            last_place = _Place(request, plan, encoded) if plan is not None else last_place
             try:
-                request = search.send(place.plan if place is not None else None)
+                request = search.send(plan)
             except StopIteration as end:
                 return end.value or last_place or NO_PLACE, now
-
-    async def _planned(self, request: PlanRequest) -> tuple[_Place | None, Moment]:
-        encoded, verdict, now = await self._searches.planned(request)
-        if isinstance(verdict, Plan) and verdict.assignments:
-            return _Place(request, verdict, encoded), now
-        return None, now
 
     def _is_current(self, now: TreeRequest, place: _Place) -> bool:
         """Return whether the tree and the nodes of the plan are as they were planned; what runs there may have changed."""
         if not now.asks_as(place.request):
             return False
-        root = now.tree.root
-        if all(gang.uid != root.uid for gang in self._due(now.now)):
+        if all(gang.uid != now.tree.root.uid for gang in self._due(now.now)):
             return False
         return still_holds(place.request, place.plan, self._parts.requests.for_hold(now).all_free())
 

@@ -123,11 +123,7 @@ class LostMemberSearch:
         return ""
 
     def _context(
-        self,
-        state: ReservationState,
-        now: TreeRequest,
-        encoded: DecisionInput,
-        choice: LostMembers,
+        self, state: ReservationState, now: TreeRequest, encoded: DecisionInput, choice: LostMembers
     ) -> EventContext:
         """Return the context of the events, whose cause names the refusal that proves that the domain is full."""
         decision = state.gangs[now.tree.root.uid].last_decision

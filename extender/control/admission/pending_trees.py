@@ -66,15 +66,12 @@ class PendingTrees:
         perform = self._holds.perform if search.work == "hold" else self._admission.perform
         await perform(search, now)
 
-    def publish_pauses(self, now: Moment) -> None:
-        """Publish which trees are deferred because they were released again and again without a cause, or pause otherwise."""
+    async def hold_capacity(self, now: Moment) -> None:
+        """Let the tree that has waited longest search the capacity that is held for it; publish before which trees pause, and why."""
         published = self._published
         published.paused = self._parts.readmissions.pauses()
         published.planned_again_us = self._admission.planned_again_us()
         published.victims_again_us = self._policy.searches_again_us(now.pending)
-
-    def hold_capacity(self, now: Moment) -> None:
-        """Let the tree that has waited longest search the capacity that is held for it, if its time has come."""
         self._holds.want(now)
 
     def nothing_to_admit(self, now: Moment) -> bool:
@@ -105,6 +102,8 @@ class PendingTrees:
 
     async def admit(self, now: Moment) -> None:
         """Try to admit every pending tree; those that need the planner process wait for their turn there."""
+        if self.nothing_to_admit(now):
+            return
         self.searches.begin_pass()
         self._idle_filter.end_pass(None)
         hints, now_ms = self._rejections.hints(now.view), self._parts.clock.monotonic_ms()
@@ -174,8 +173,7 @@ class PendingTrees:
         waiting = self._limits.waiting()
         self._published.limited = waiting
         METRICS.new_gangs_limited.set(len(waiting))
-        if waiting:
-            progress.all_stay_refused = False
+        progress.all_stay_refused &= not waiting
         limited = set(self._limits.limited_namespaces())
         for namespace in limited - self._limited:
             log.warning(
@@ -210,17 +208,15 @@ class PendingTrees:
         pace = SlicePace(self._parts.clock)
         by_namespace: dict[str, list[Tree]] = {}
         for tree in invalid:
-            if not is_recorded_invalid(progress.now.pending, tree) and self._may_begin(
-                progress.now, tree
-            ):
+            is_recorded = is_recorded_invalid(progress.now.pending, tree)
+            if not is_recorded and self._may_begin(progress.now, tree):
                 by_namespace.setdefault(tree.root.key.namespace, []).append(tree)
             await pace.yield_if_due()
         turns = zip_longest(*by_namespace.values())
         in_turn = [tree for turn in turns for tree in turn if tree is not None]
         progress.now = self._parts.observer.after_appends(progress.now)
         self._admission.record_invalid(progress.now, in_turn[:INVALID_PER_PASS])
-        if in_turn:
-            progress.all_stay_refused = False
+        progress.all_stay_refused &= not in_turn
         if len(in_turn) > INVALID_PER_PASS:
             self._wakeup.wake()
 

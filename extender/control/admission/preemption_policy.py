@@ -23,24 +23,13 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import ClusterView, eviction_priority, groups_above
 from extender.core.model.ids import GangUid, GroupKey, PodUid
-from extender.core.model.object_identity import (
-    IdentityMemo,
-    changed_keys,
-)
+from extender.core.model.object_identity import IdentityMemo, changed_keys
 from extender.core.model.pod_groups import Tree
 from extender.core.planner.plan_types import GIVEN, Evictable, Plan, PlanRequest, Refusal, Verdict
 from extender.core.planner.planning import DeferredWork
-from extender.core.planner.preempt.victim_search import (
-    NoPreemption,
-    PreemptionVerdict,
-    may_trigger_preemption,
-)
+from extender.core.planner.preempt.victim_search import NoPreemption, PreemptionVerdict
 from extender.core.preempt.disruption_units import may_preempt
-from extender.core.preempt.preemption_lifecycle import (
-    EvictionContext,
-    better_offer,
-    cancellation,
-)
+from extender.core.preempt.preemption_lifecycle import EvictionContext, better_offer, cancellation
 from extender.ports.log_ports import Clock
 
 AGAIN_MS: Final = 5_000  # a tree that no eviction helps searches victims again after this time, ...
@@ -340,16 +329,13 @@ class PreemptionPolicy:
         """
         now_ms = self._clock.monotonic_ms()
         pause_ms = min(max(AGAIN_MS, AGAIN_PER_MS * took_ms), max(PAUSE_MS_MAX, took_ms))
-        final = isinstance(answer, NoPreemption) and answer.cause in {
-            "impossible",
-            "unknown",
-            "never",
-        }
+        no_victims = answer if isinstance(answer, NoPreemption) and self.enabled else None
+        final = no_victims is not None and no_victims.cause in {"impossible", "unknown", "never"}
         self._last[uid] = _LastSearch(
             not_before_ms=now_ms + pause_ms,
             changed_after_ms=now_ms + min(CHANGED_PER_MS * took_ms, pause_ms),
             searched=searched,
-            answer=answer if isinstance(answer, NoPreemption) and final and self.enabled else None,
+            answer=no_victims if final else None,
         )
 
     def considered(self, uid: GangUid) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -386,8 +372,3 @@ def _running_pods(view: ClusterView) -> _RunningPods:
             priorities.add(pod.priority if priority is None else priority)
             is_one_terminating = is_one_terminating or pod.deleting
     return _RunningPods(min(priorities, default=None), is_one_terminating=is_one_terminating)
-
-
-def may_lead_to_preemption(request: PlanRequest, verdict: Verdict | DeferredWork) -> bool:
-    """Return whether an answer of the planner may lead to preemption; one that is not known yet may."""
-    return True if isinstance(verdict, str) else may_trigger_preemption(request, verdict)

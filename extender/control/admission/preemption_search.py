@@ -9,13 +9,17 @@ import msgspec
 
 from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.loop_parts import LoopParts
-from extender.control.admission.preemption_policy import SearchedCapacity, may_lead_to_preemption
+from extender.control.admission.preemption_policy import SearchedCapacity
 from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches
 from extender.core.planner.plan_types import DecisionInput, Plan, PlanRequest, Verdict
 from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.judgement import Judgement
-from extender.core.planner.preempt.victim_search import PreemptionPlan, only_awaiting
+from extender.core.planner.preempt.victim_search import (
+    PreemptionPlan,
+    may_trigger_preemption,
+    only_awaiting,
+)
 from extender.core.preempt.preemption_lifecycle import takeovers_by_plan
 from extender.core.preempt.preemption_planning import (
     decide_preemption,
@@ -53,10 +57,10 @@ class PreemptionSearch:
         if isinstance(verdict, Plan) and verdict.assignments:
             # members that fit are admitted first; the next pass may preempt for the others
             return False
-        now = tree_request.now
-        return may_lead_to_preemption(tree_request.request, verdict) and self._policy.may_search(
-            now.view, now.pending, tree_request.tree, complete=True
-        )
+        # an answer that is not known yet may lead to preemption
+        leads = isinstance(verdict, str) or may_trigger_preemption(tree_request.request, verdict)
+        view, state = tree_request.now.view, tree_request.now.pending
+        return leads and self._policy.may_search(view, state, tree_request.tree, complete=True)
 
     async def preempt(
         self, tree_request: TreeRequest, verdict: Verdict | None, *, explain: bool
@@ -97,7 +101,17 @@ class PreemptionSearch:
             return JudgedTree(judged, request, encoded, now)
         current = self._parts.requests.about(now, tree_request.tree)
         if current is not None and self._still_holds(current, request, answer):
-            self._append(current, request, answer, encoded, took_ms)
+            view, state, forest = current.now.view, current.now.pending, current.now.forest
+            cause = f"cluster revision {view.revision}"
+            context = self._parts.event_context(encoded.digest, cause)
+            eviction = self._parts.evictor.eviction_context(context.actor, cause, view, state)
+            *first, planned = decide_preemption(
+                view, state, forest, current.tree, request, answer, context
+            )
+            drafts = [*first, *takeovers_by_plan(view, state, planned, eviction), planned]
+            self._policy.answered(uid, None, took_ms)
+            self._policy.allow_retry(drafts)
+            self._parts.appends.append_nowait(drafts, encoded)
             await self._parts.appends.flush()
             # the next pass starts the deletions, or admits if there are none
             self._wakeup.wake()
@@ -122,25 +136,3 @@ class PreemptionSearch:
             self._wakeup.wake()
             return False
         return True
-
-    def _append(
-        self,
-        current: TreeRequest,
-        request: PlanRequest,
-        answer: PreemptionPlan,
-        encoded: DecisionInput,
-        took_ms: int,
-    ) -> None:
-        view, state, forest = current.now.view, current.now.pending, current.now.forest
-        cause = f"cluster revision {view.revision}"
-        context = self._parts.event_context(encoded.digest, cause)
-        eviction_context = self._parts.evictor.eviction_context(
-            context.actor, context.cause, view, state
-        )
-        *first, planned = decide_preemption(
-            view, state, forest, current.tree, request, answer, context
-        )
-        drafts = [*first, *takeovers_by_plan(view, state, planned, eviction_context), planned]
-        self._policy.answered(current.tree.root.uid, None, took_ms)
-        self._policy.allow_retry(drafts)
-        self._parts.appends.append_nowait(drafts, encoded)

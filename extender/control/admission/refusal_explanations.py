@@ -15,7 +15,7 @@ from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.request_builder import TreeRequest
 from extender.core.fairness.search_turns import SearchTurns, WaitingSearch
 from extender.core.model.ids import GangUid
-from extender.core.planner.plan_types import DecisionInput, PlanRequest, Verdict
+from extender.core.planner.plan_types import DecisionInput, PlanRequest
 from extender.core.planner.preempt.judgement import Judgement
 from extender.runtime.periodic import ObjectFaults
 from extender.telemetry import METRICS
@@ -29,11 +29,6 @@ class ExplainedRefusal(msgspec.Struct, frozen=True):
     tree_request: TreeRequest
     judged: Judgement
     encoded: DecisionInput
-
-    @property
-    def verdict(self) -> Verdict:
-        """Return the refusal."""
-        return self.judged.verdict
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -84,26 +79,20 @@ class RefusalExplanations:
 
     def _next(self) -> None:
         if self._running is None and self._waiting:
-            waiting = [
-                WaitingSearch(uid, root.key.namespace, root.priority)
-                for uid, root in (
-                    (uid, w.tree_request.tree.root) for uid, w in self._waiting.items()
-                )
-            ]
-            chosen = self._turns.choose(waiting)
+            roots = (waiting.tree_request.tree.root for waiting in self._waiting.values())
+            chosen = self._turns.choose(
+                WaitingSearch(root.uid, root.key.namespace, root.priority) for root in roots
+            )
             assert chosen is not None
-            uid = chosen.uid
-            self._running = asyncio.create_task(self._explain(self._waiting.pop(uid)))
+            self._running = asyncio.create_task(self._explain(self._waiting.pop(chosen.uid)))
             self._running.add_done_callback(self._ended)
 
     async def _explain(self, waiting: _Waiting) -> None:
         """Explain a refusal; after a defect, or where the process dies, it stays as it was recorded."""
         tree_request, root = waiting.tree_request, waiting.tree_request.tree.root.key
         with self._faults.alone(root.path):
-            encoded, began_ms = (
-                self._parts.planner.encode(waiting.asked),
-                self._parts.clock.monotonic_ms(),
-            )
+            encoded = self._parts.planner.encode(waiting.asked)
+            began_ms = self._parts.clock.monotonic_ms()
             try:
                 judged = await self._parts.planner.explain(encoded)
             except BrokenProcessPool:

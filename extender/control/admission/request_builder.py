@@ -114,13 +114,13 @@ class RequestBuilder:
         for key in changed:
             tree = populated.get(key)
             self._pending.pop(key, None)
-            if tree is not None and tree.problems:
+            if tree is None:
+                continue
+            wants = not tree.problems and self._parts.wanting(tree, gangs.get(tree.root.uid))
+            if wants and _is_held_elsewhere(state, tree):
+                self._held_elsewhere.add(key)
+            elif tree.problems or wants:
                 self._pending[key] = tree
-            elif tree is not None and self._parts.wanting(tree, gangs.get(tree.root.uid)):
-                if _is_held_elsewhere(state, tree):
-                    self._held_elsewhere.add(key)
-                else:
-                    self._pending[key] = tree
         self._populated, self._gangs = populated, gangs
         if self._parts.count > PARTS_MIN + 2 * len(populated):
             self._parts.keep({tree.root.uid for tree in populated.values()})

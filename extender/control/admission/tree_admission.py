@@ -22,11 +22,7 @@ from extender.control.admission.preemption_policy import (
     events_before_verdict,
     may_admit,
 )
-from extender.control.admission.preemption_search import (
-    CRASHED_MS,
-    JudgedTree,
-    PreemptionSearch,
-)
+from extender.control.admission.preemption_search import CRASHED_MS, JudgedTree, PreemptionSearch
 from extender.control.admission.refusal_explanations import RefusalExplanations
 from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import SearchWork, TreeSearches, WantedSearch
@@ -61,10 +57,7 @@ from extender.core.planner.plan_types import (
 )
 from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.judgement import Judgement
-from extender.core.preempt.preemption_planning import (
-    is_being_evicted,
-    leaves_being_evicted,
-)
+from extender.core.preempt.preemption_planning import is_being_evicted, leaves_being_evicted
 from extender.core.reconcile.reservation_checks import retry_time_us
 from extender.telemetry import METRICS
 
@@ -98,14 +91,11 @@ class AdmissionOutcome(enum.Enum):
     @property
     def stays_refused(self) -> bool:
         """Return whether the next attempt would lead to the same, unless the cluster or the state changes."""
-        return self in _STAY_REFUSED
-
-
-_STAY_REFUSED = (
-    AdmissionOutcome.REFUSAL_HOLDS,
-    AdmissionOutcome.PAUSED,
-    AdmissionOutcome.INVALID_AS_BEFORE,
-)
+        return self in (
+            AdmissionOutcome.REFUSAL_HOLDS,
+            AdmissionOutcome.PAUSED,
+            AdmissionOutcome.INVALID_AS_BEFORE,
+        )
 
 
 class AdmissionProgress(msgspec.Struct):
@@ -307,21 +297,17 @@ class TreeAdmission:
         Capacity may have changed: on a busy cluster it always does, and the event names the input that it follows from.
         """
         for explained in self.explanations.take():
-            refused = explained.tree_request
+            refused, verdict = explained.tree_request, explained.judged.verdict
             now = self._parts.requests.about(moment, refused.tree)
-            if now is None or not isinstance(explained.verdict, Refusal):
+            if now is None or not isinstance(verdict, Refusal):
                 continue
-            uid = now.tree.root.uid
-            root = moment.pending.gangs.get(uid)
+            root = moment.pending.gangs.get(now.tree.root.uid)
             answered = TreeRequest(now.tree, refused.request, moment)
-            note = self._held_for_others(answered, explained.verdict)
-            considered = (*note, *explained.judged.notes)
+            considered = (*self._held_for_others(answered, verdict), *explained.judged.notes)
             if now.asks_as(refused.request) and is_recorded(
-                root, explained.verdict, considered, explained=False
+                root, verdict, considered, explained=False
             ):
-                self._record_verdict(
-                    answered, explained.verdict, explained.encoded, judged=explained.judged
-                )
+                self._record_verdict(answered, verdict, explained.encoded, judged=explained.judged)
 
     def record_invalid(self, now: Moment, trees: Iterable[Tree]) -> None:
         """Append the problems of invalid trees that the log does not have, all at once."""
@@ -422,10 +408,8 @@ class TreeAdmission:
             return False  # its append failed, or another leader has decided since
         preemption = awaited_preemption(state, uid)
         if preemption is None:
-            may_change = self._policy.may_search(view, state, tree_request.tree)
-        else:
-            may_change = victims_are_gone(view, preemption)
-        return not may_change
+            return not self._policy.may_search(view, state, tree_request.tree)
+        return not victims_are_gone(view, preemption)
 
     def _lost_members_may_be_placed(self, tree_request: TreeRequest) -> bool:
         """Return whether lost members of a tree that would be refused again may be placed in another way (D26)."""
@@ -440,8 +424,8 @@ class TreeAdmission:
         leaves = self._victims.get(
             lambda: leaves_being_evicted(view, state), same=(view, state.preemptions)
         )
-        evicted = is_being_evicted(leaves, tree_request.tree)
-        return AdmissionOutcome.BEING_EVICTED if evicted else None
+        is_victim = is_being_evicted(leaves, tree_request.tree)
+        return AdmissionOutcome.BEING_EVICTED if is_victim else None
 
     # -- the plan --------------------------------------------------------------------------------
 
@@ -492,14 +476,12 @@ class TreeAdmission:
 
     def _record_complete(self, tree_request: TreeRequest) -> None:
         """Record that a tree has the members that it was waiting for, where its verdict comes later."""
-        uid, state = tree_request.tree.root.uid, tree_request.now.pending
-        root = state.gangs.get(uid)
+        root = tree_request.now.pending.gangs.get(tree_request.tree.root.uid)
         decision = root.last_decision if root is not None else None
-        first = next(iter(decision.reasons), "") if decision is not None else ""
         if decision is not None and decision.outcome == "waiting":
-            if first == COMPLETE or TERMINATES in first:
-                return
-            self._append_waiting(tree_request, (COMPLETE,), "its members are complete")
+            first = next(iter(decision.reasons), "")
+            if first != COMPLETE and TERMINATES not in first:
+                self._append_waiting(tree_request, (COMPLETE,), "its members are complete")
 
     def _append_waiting(
         self, tree_request: TreeRequest, reasons: tuple[str, ...], cause: str
@@ -612,22 +594,6 @@ class TreeAdmission:
         text = self._held_note(tree_request)
         return (text,) if text else ()
 
-    def _considered(
-        self, uid: GangUid, note: tuple[str, ...], judged: Judgement | None
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return why the capacity of others is not for a tree: what is held, and why preemption does not help.
-
-        The second is the first without names of other namespaces; empty: there are none in it.
-
-        Args:
-            judged: The search for victims that the verdict follows from; None: it follows from none, and the reasons of
-                the last one are marked as older.
-        """
-        notes, reduced = self._policy.considered(uid)
-        if judged is not None:
-            notes, reduced = judged.notes, judged.notes_reduced
-        return (*note, *notes), (*note, *reduced) if reduced else ()
-
     def _is_judged_later(self, state: ReservationState, uid: GangUid, verdict: Verdict) -> bool:
         """Return whether a refusal is not recorded because victims will be searched for it when a pause is over.
 
@@ -635,11 +601,10 @@ class TreeAdmission:
         and those of the last search would be repeated as if they were of now.
         """
         root = state.gangs.get(uid)
-        if root is None or root.last_decision is None or not self._trees[uid].judged:
-            return False
         if not isinstance(verdict, Refusal) or verdict.outcome != "impossible":
             return False
-        return self._policy.pauses(uid)
+        answered = root is not None and root.last_decision is not None
+        return answered and self._trees[uid].judged and self._policy.pauses(uid)
 
     def _record_verdict(
         self,
@@ -666,20 +631,24 @@ class TreeAdmission:
             return
         tree.judged = judged is not None
         note = self._held_for_others(tree_request, verdict)
-        considered, reduced = self._considered(uid, note, judged)
-        as_recorded = is_recorded(state.gangs.get(uid), verdict, considered, explained=True)
+        # why the capacity of others is not for it; of a search before this verdict the reasons are marked as older
+        notes, reduced = self._policy.considered(uid)
+        if judged is not None:
+            notes, reduced = judged.notes, judged.notes_reduced
+        considered = (*note, *notes)
+        root = state.gangs.get(uid)
+        as_recorded = is_recorded(root, verdict, considered, explained=True)
         last_ms = tree.recorded_ms
         waits = as_recorded and last_ms is not None and now_ms - last_ms < tree.numbers_pause_ms
-        waits |= not explained and is_recorded(
-            state.gangs.get(uid), verdict, considered, explained=False
-        )
+        waits |= not explained and is_recorded(root, verdict, considered, explained=False)
         if waits and isinstance(verdict, Refusal) and verdict.outcome == "waiting":
             return  # members still arrive; a pass after the pause records their number
         after = state
         if not waits or pending is not None:
             context = msgspec.structs.replace(
                 self._parts.event_context(encoded.digest, f"cluster revision {view.revision}"),
-                notes_reduced=reduced,
+                # without names of other namespaces; empty: there are none in it
+                notes_reduced=(*note, *reduced) if reduced else (),
             )
             drafts: list[NewEvent] = []
             if pending is not None:
@@ -688,14 +657,9 @@ class TreeAdmission:
                 )
                 drafts = events_before_verdict(view, pending, verdict, eviction_context)
             drafts += decide_verdict(
-                state,
-                tree_request.tree,
-                tree_request.request,
-                verdict,
-                context,
-                considered,
+                state, tree_request.tree, tree_request.request, verdict, context, considered,
                 again=explained and not tree.explained,
-            )
+            )  # fmt: skip
             tree.explained = explained
             after = self._parts.appends.append_nowait(drafts, encoded)
             if drafts or last_ms is None:
@@ -713,9 +677,8 @@ class TreeAdmission:
 
 def _decided_at(state: ReservationState, uid: GangUid) -> Position | None:
     root = state.gangs.get(uid)
-    return (
-        root.last_decision.position if root is not None and root.last_decision is not None else None
-    )
+    decision = root.last_decision if root is not None else None
+    return decision.position if decision is not None else None
 
 
 def _is_held_up(tree: Tree, progress: AdmissionProgress) -> bool:

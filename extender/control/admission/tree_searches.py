@@ -15,12 +15,7 @@ import msgspec
 
 from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.loop_parts import LoopParts
-from extender.core.fairness.search_turns import (
-    SearchTurn,
-    SearchTurns,
-    WaitingSearch,
-    turns_of,
-)
+from extender.core.fairness.search_turns import SearchTurn, SearchTurns, WaitingSearch, turns_of
 from extender.core.model.errors import NotLeading
 from extender.core.model.ids import GangUid
 from extender.core.model.pod_groups import Tree
@@ -113,10 +108,8 @@ class TreeSearches:
         now_ms = self._parts.clock.monotonic_ms()
         if now_ms - self._minute_ms >= MINUTE_MS:
             self._minute_ms, self._held_up_ms = now_ms, {}
-        return (
-            self._held_up_ms.get(namespace, 0) < HOLD_UP_MS
-            and sum(self._held_up_ms.values()) < HOLD_UP_ALL_MS
-        )
+        of_namespace, of_all = self._held_up_ms.get(namespace, 0), sum(self._held_up_ms.values())
+        return of_namespace < HOLD_UP_MS and of_all < HOLD_UP_ALL_MS
 
     def waits_above(self, priority: int) -> bool:
         """Return whether a tree of higher priority waits for its search, or is searched."""
@@ -184,10 +177,9 @@ class TreeSearches:
                 self._held_up_ms[namespace] = held_ms + took_ms
             await self.turn.acquire()
         if self._parts.leader.terms != terms:
-            msg = (
+            raise NotLeading(
                 "the lease was lost during a search, and acquired again; its tree is searched again"
             )
-            raise NotLeading(msg)
         return answer, answered_ms, self._parts.observer.observe()
 
     async def planned(self, request: PlanRequest) -> tuple[DecisionInput, Verdict, Moment]:

@@ -109,6 +109,7 @@ RETRY_S_MAX = 1.0
 UNSURE_MS = 15_000
 STILL_ARRIVING_S = 5.0  # since the last member
 DEFECT = "internal error, see the log of gang-extender"
+RELEASED = "the reservation of pod {pod} was released; it will be planned again"
 TOO_LATE = "too late: kube-scheduler is about to give this call up"
 UnitKey: TypeAlias = tuple[str, str]  # kind and name: a leaf may have the name of its root
 
@@ -212,9 +213,7 @@ class BindBarriers:
 
     def members_at_bind(self) -> frozenset[PodUid]:
         """Return the members that are at bind now."""
-        arrivals = (
-            entry for barrier in self._barriers.values() for entry in barrier.arrivals.items()
-        )
+        arrivals = (a for barrier in self._barriers.values() for a in barrier.arrivals.items())
         return frozenset(uid for uid, arrival in arrivals if arrival.alive())
 
     def arrived(self, uid: PodUid) -> bool:
@@ -274,10 +273,7 @@ class BindBarriers:
                 current is None or current.plan != arrival.reservation.plan
             ):
                 del barrier.arrivals[uid]
-                arrival.finish(
-                    f"the reservation of pod {arrival.reservation.pod} was released; "
-                    "it will be planned again"
-                )
+                arrival.finish(RELEASED.format(pod=arrival.reservation.pod))
         if not barrier.opened and barrier.arrivals:
             self._evaluate(barrier)  # the minimum may be lower now, or more of it bound
 
@@ -444,10 +440,7 @@ class BindBarriers:
                 reservation.plan,
                 reservation.node,
             ):
-                return (
-                    f"the reservation of pod {reservation.pod} was released; "
-                    "it will be planned again"
-                )
+                return RELEASED.format(pod=reservation.pod)
         if self._overtaken([reservation]):
             self.wakeup.wake()
             return f"other pods took the reserved capacity of pod {reservation.pod}; it will be planned again"
@@ -534,12 +527,9 @@ class BindBarriers:
         self, barrier: _Barrier, arrivals: dict[PodUid, _Arrival], *, still_arriving: bool
     ) -> str:
         root = self._leader.pending_state.gangs.get(barrier.gang_uid)
-        if root is None or not root.reservations:
-            return "the gang was released while its members waited"
-        unit = {
-            uid: r for uid, r in root.reservations.items() if unit_key(root, r.group) == barrier.key
-        }
-        if not unit:
+        reserved = root.reservations.items() if root is not None else ()
+        unit = {uid: r for uid, r in reserved if root and unit_key(root, r.group) == barrier.key}
+        if root is None or not unit:
             return "the gang was released while its members waited"
         any_held = next(iter(unit.values()))
         came = {r.uid for r in self.prebinding.arrived_of(root)} | set(arrivals)

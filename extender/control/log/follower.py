@@ -114,7 +114,8 @@ class Follower:
                 await asyncio.sleep(AGAIN_S)
             except CorruptLog as error:
                 log.warning("the log cannot be followed", extra={"error": str(error)})
-                self._invalidate(str(error))
+                self._mark, self._current_ms, self._problem = None, None, str(error)
+                self.loaded.clear()
                 await asyncio.sleep(PAUSE_S)
 
     async def _load(self) -> None:
@@ -137,10 +138,6 @@ class Follower:
         self._history.observe_followed(page)
         last = page[-1]
         self._mark = LogMark(position=last.position, epoch=last.epoch, chain=page.chain)
-
-    def _invalidate(self, reason: str) -> None:
-        self._mark, self._current_ms, self._problem = None, None, reason
-        self.loaded.clear()
 
     async def state_at(self, head: LogHead) -> ReservationState:
         """Return the fold up to `head`: the followed state and the tail, or all anew if the log has changed.

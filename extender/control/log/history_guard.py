@@ -175,7 +175,17 @@ class HistoryGuard:
         begin = LogMark(position=Position(1), epoch=mark.epoch, chain=first)
         other_log = bool(first) and not await self._log.holds(begin)
         older = self._forgotten_epoch is not None or grant.previous_epoch < mark.epoch
-        kind = _kind(grant, mark, evidence, other_log=other_log, older=older)
+        kind: TamperKind
+        if evidence == "epoch":
+            kind = "forged-epoch"
+        elif grant.head.position == 0:
+            kind = "log-truncated"
+        elif other_log:
+            kind = "other-database"
+        elif grant.head.position >= mark.position:
+            kind = "rewritten"
+        else:
+            kind = "older-copy" if older else "tail-deleted"
         text = _description(grant, mark, evidence, "another hash" if rehashed else "another event")
         head = grant.head
         return HistoryTruncated(
@@ -198,26 +208,6 @@ def _mark(anchors: Sequence[Anchor]) -> LogMark | None:
         return None
     newest = anchors[-1]
     return LogMark(position=newest.position, epoch=newest.epoch, chain=newest.chain)
-
-
-def _kind(
-    grant: LeaseGrant,
-    mark: LogMark,
-    evidence: TruncationEvidence,
-    *,
-    other_log: bool,
-    older: bool,
-) -> TamperKind:
-    """Return how a log that lacks a mark looks like it was changed."""
-    if evidence == "epoch":
-        return "forged-epoch"
-    if grant.head.position == 0:
-        return "log-truncated"
-    if other_log:
-        return "other-database"
-    if grant.head.position >= mark.position:
-        return "rewritten"
-    return "older-copy" if older else "tail-deleted"
 
 
 def _description(

@@ -13,29 +13,23 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import TypeAlias
 
 from extender.control.log.append_pipeline import AppendPipeline
-from extender.control.log.follower import Follower
-from extender.control.log.history_guard import OLDER_COPY, HistoryGuard
-from extender.control.log.leader_role import LeaderRole, Lease, LeaseIdentity, keep_clock
+from extender.control.log.history_guard import OLDER_COPY
+from extender.control.log.leader_role import LeaderRole, LeaseIdentity, SyncClock, keep_clock
 from extender.control.log.lease_loop import LeaseLoop
 from extender.core.log import events as ev
 from extender.core.log.reservation_state import ReservationState
-from extender.core.model.errors import CorruptLog, ExtenderError, NotLeading, StoreUnavailable
+from extender.core.model.errors import ExtenderError, NotLeading, StoreUnavailable
 from extender.core.model.ids import NIL_GANG
 from extender.core.planner.plan_types import DecisionInput
 from extender.ports.log_ports import Clock, DecisionInputs, EventLog, LeaseGrant, Snapshots
 from extender.runtime.periodic import ObjectFaults
-from extender.snapshots.state_loader import SnapshotWriter
 
 log = logging.getLogger(__name__)
 
 AppendListener: TypeAlias = Callable[[Sequence[ev.RecordedEvent], ReservationState], None]
 
 
-async def _nothing_before_release() -> None:
-    """Do nothing: the lease is released at once."""
-
-
-class Leader(LeaderRole):
+class Leader(LeaseLoop):
     """Appends events while this process holds the lease; knows the committed and the pending state in any role."""
 
     def __init__(
@@ -46,7 +40,7 @@ class Leader(LeaderRole):
         identity: LeaseIdentity,
         *,
         on_append: Callable[[Sequence[ev.RecordedEvent]], None] = lambda _: None,
-        sync_clock: Callable[[], Awaitable[None]] = keep_clock,
+        sync_clock: SyncClock = keep_clock,
     ) -> None:
         """Prepare; `run` starts.
 
@@ -54,36 +48,20 @@ class Leader(LeaderRole):
             sync_clock: Brings `clock` to the database's clock; called before each acquisition of the lease.
             on_append: Called with the events of each append of this process, once they are durable and folded.
         """
-        history = HistoryGuard(event_log)
-        super().__init__(Lease(event_log, clock, identity, history, sync_clock), history)
-        self._log = event_log
-        self._identity = identity
+        super().__init__(event_log, snapshots, clock, identity, sync_clock)
         self._on_append = on_append
         self._append_listeners: list[AppendListener] = []
         self._lost_listeners: list[Callable[[], None]] = []
-        self._faults: ObjectFaults[str] = ObjectFaults("log", clock.monotonic_ms)
-        self._snapshots = SnapshotWriter(
-            event_log,
-            snapshots,
-            clock,
-            events=identity.checkpoint_events,
-            ms=identity.checkpoint_ms,
-        )
-        self.follower = Follower(event_log, snapshots, history, clock)
         self.appends = AppendPipeline(
             event_log,
             clock,
             identity.ttl_ms / 1000,
             on_commit=self._on_commit,
-            on_failure=self._on_failure,
-            on_mismatch=self._on_mismatch,
+            on_failure=lambda error: self.settlement.start(error),  # noqa: PLW0108 -- made below
+            # the next acquisition loads the state again
+            on_mismatch=lambda error: self.lose(str(error)),
         )
         self.settlement = Settlement(event_log, self.appends, self)
-        self._lease_loop = LeaseLoop(
-            event_log, clock, identity, self.follower, self._snapshots, self.appends, self
-        )
-
-    # -- queries ------------------------------------------------------------------------------
 
     @property
     def committed(self) -> ReservationState:
@@ -100,8 +78,6 @@ class Leader(LeaderRole):
         """Return the number of appends whose outcome is not known yet."""
         return self.appends.in_flight
 
-    # -- writing -----------------------------------------------------------------------------
-
     async def append(self, drafts: Sequence[ev.NewEvent]) -> tuple[ev.RecordedEvent, ...]:
         """Append drafts and wait until they are durable and part of the committed state.
 
@@ -111,9 +87,7 @@ class Leader(LeaderRole):
             NotLeading: The lease is not held, or an unknown outcome is being settled.
             StoreUnavailable: Not written, or the outcome was not known in time; decide again.
         """
-        if not drafts:
-            return ()
-        return await self.append_nowait(drafts)
+        return await self.append_nowait(drafts) if drafts else ()
 
     async def append_own(self, *data: ev.AnyEventData) -> tuple[ev.RecordedEvent, ...]:
         """Append events about no gang, in the name of this replica; raises as `append`."""
@@ -139,11 +113,8 @@ class Leader(LeaderRole):
             NotLeading: The lease is not held, or an unknown outcome is being settled.
         """
         if not self.may_record() or self.lease.grant is None:
-            raise NotLeading(
-                self.not_leading_reason
-                if self.lease.grant is None
-                else f"{self.role}: cannot append"
-            )
+            held = self.lease.grant is not None
+            raise NotLeading(f"{self.role}: cannot append" if held else self.not_leading_reason)
         promises = ev.GangAdmitted | ev.GangExtended | ev.PreemptionPlanned | ev.MovesPlanned
         if self.recovery_reason and any(isinstance(d.data, promises) for d in drafts):
             raise NotLeading(self.recovery_reason)
@@ -159,12 +130,6 @@ class Leader(LeaderRole):
             with self._faults.alone("listener to appended events"):
                 listener(events, before)
         self.wakeup.wake()
-
-    def _on_failure(self, error: ExtenderError) -> None:
-        self.settlement.start(error)
-
-    def _on_mismatch(self, error: CorruptLog) -> None:
-        self.lose(str(error))  # the next acquisition loads the state again
 
     async def record_lease(self, grant: LeaseGrant) -> None:
         """Append `LeaseAcquired`, and the loss of events that was found with this lease; a failure is logged."""
@@ -184,24 +149,13 @@ class Leader(LeaderRole):
 
     def replace_state(self, state: ReservationState) -> bool:
         """Replace the state by a fold of the log; return False, and do nothing, while appends are in flight."""
-        replaced = self.appends.replace(state)
-        if replaced:
+        if replaced := self.appends.replace(state):
             self.wakeup.wake()
         return replaced
 
     async def discard_snapshots(self) -> None:
         """Delete all snapshots, after a state that was not a fold of the log; later ones are made from the current state."""
         await self._snapshots.discard()
-
-    # -- the lease ---------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Follow until the lease is acquired, lead until it is lost, and repeat until cancelled.
-
-        Raises:
-            CorruptLog: The log cannot be folded; the process must stop.
-        """
-        await self._lease_loop.run()
 
     def add_append_listener(self, listener: AppendListener) -> None:
         """Call `listener` with the events of each append of this process and the committed state before them."""
@@ -235,9 +189,7 @@ class Leader(LeaderRole):
             with self._faults.alone("loss of the lease"):
                 listener()
 
-    async def release_lease(
-        self, before: Callable[[], Awaitable[None]] = _nothing_before_release
-    ) -> None:
+    async def release_lease(self, before: Callable[[], Awaitable[None]] | None = None) -> None:
         """Release the lease for good, after the appends in flight; a follower can acquire it at once.
 
         Args:
@@ -247,7 +199,7 @@ class Leader(LeaderRole):
         if self.role == "leading":
             self.become("settling", "stopping")  # no new appends
         await self.appends.drain()
-        if self.lease.grant is not None:
+        if self.lease.grant is not None and before is not None:
             await before()
         grant, state = self.lease.grant, self.committed
         if grant is None:
@@ -266,7 +218,7 @@ class Leader(LeaderRole):
         self.become("stopped", "stopping")
         for task in self.settlement.tasks:
             task.cancel()
-        await self._lease_loop.stop()
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
 
 _HAS_INPUT = (

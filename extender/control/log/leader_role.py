@@ -14,7 +14,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -25,6 +25,7 @@ from extender.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
+SyncClock: TypeAlias = Callable[[], Awaitable[None]]  # brings a clock to that of the database
 Role = Literal["starting", "following", "leading", "settling", "stopped"]
 
 
@@ -114,6 +115,10 @@ class LeaderRole(ABC):
         """Return whether events can be appended now."""
         return self.role == "leading" and self.lease.holds()
 
+    def may_measure(self) -> bool:
+        """Return whether events about the cluster can be appended now, which is not being compared with a log that lost events."""
+        return self.may_record() and not self.recovery_reason
+
     def leads(self) -> bool:
         """Return whether this process is the one that answers kube-scheduler, ready or not."""
         return self.lease.grant is not None and self.role in ("leading", "settling")
@@ -158,7 +163,7 @@ class Lease:
         clock: Clock,
         identity: LeaseIdentity,
         history: HistoryGuard,
-        sync_clock: Callable[[], Awaitable[None]] = keep_clock,
+        sync_clock: SyncClock = keep_clock,
     ) -> None:
         self._log = event_log
         self._clock = clock

@@ -13,16 +13,11 @@ from contextlib import contextmanager
 
 from extender.control.log.append_pipeline import AppendPipeline
 from extender.control.log.follower import Follower
-from extender.control.log.history_guard import OLDER_COPY
-from extender.control.log.leader_role import LeaderRole, LeaseIdentity
+from extender.control.log.history_guard import OLDER_COPY, HistoryGuard
+from extender.control.log.leader_role import LeaderRole, Lease, LeaseIdentity, SyncClock
 from extender.core.log.reservation_state import ReservationState
-from extender.core.model.errors import (
-    ClusterUnavailable,
-    Fenced,
-    LeaseHeld,
-    StoreUnavailable,
-)
-from extender.ports.log_ports import Clock, EventLog, LeaseGrant
+from extender.core.model.errors import ClusterUnavailable, Fenced, LeaseHeld, StoreUnavailable
+from extender.ports.log_ports import Clock, EventLog, LeaseGrant, Snapshots
 from extender.runtime.periodic import ObjectFaults
 from extender.snapshots.state_loader import SnapshotWriter
 
@@ -33,29 +28,33 @@ OUTSIDE_PAUSE_S = 0.5  # between two attempts to read the published log head
 SNAPSHOT_LOOK_S = 1.0
 
 
-class LeaseLoop:
+class LeaseLoop(LeaderRole):
     """Acquires and keeps the lease for the whole life of the process."""
+
+    appends: AppendPipeline
 
     def __init__(
         self,
         event_log: EventLog,
+        snapshots: Snapshots,
         clock: Clock,
         identity: LeaseIdentity,
-        follower: Follower,
-        snapshots: SnapshotWriter,
-        appends: AppendPipeline,
-        leader: LeaderRole,
+        sync_clock: SyncClock,
     ) -> None:
+        history = HistoryGuard(event_log)
+        super().__init__(Lease(event_log, clock, identity, history, sync_clock), history)
         self._log = event_log
         self._clock = clock
         self._identity = identity
-        self._follower = follower
-        self._snapshots = snapshots
-        self._appends = appends
-        self._leader = leader
-        self._lease = leader.lease
-        self._history = leader.history
-        self._ending: set[asyncio.Task[None]] = set()
+        self._snapshots = SnapshotWriter(
+            event_log,
+            snapshots,
+            clock,
+            events=identity.checkpoint_events,
+            ms=identity.checkpoint_ms,
+        )
+        self.follower = Follower(event_log, snapshots, history, clock)
+        self._ending: set[asyncio.Task[None]] = set()  # that followed the log
         self._faults: ObjectFaults[str] = ObjectFaults("log", clock.monotonic_ms)
 
     async def run(self) -> None:
@@ -74,12 +73,8 @@ class LeaseLoop:
                     if await self._load(grant):
                         await self._lead(grant, renewing, started_ms)
             except (StoreUnavailable, LeaseHeld) as error:
-                self._leader.lose(str(error))
+                self.lose(str(error))
                 await asyncio.sleep(self._pause_s)
-
-    async def stop(self) -> None:
-        """Wait for the ends of the connections that followed the log."""
-        await asyncio.gather(*self._ending, return_exceptions=True)
 
     @property
     def _pause_s(self) -> float:
@@ -90,7 +85,7 @@ class LeaseLoop:
     @contextmanager
     def _following(self) -> Iterator[asyncio.Task[None]]:
         """Fold the log as it grows while the block runs."""
-        task = asyncio.create_task(self._follower.run(self._on_fold), name="follow the log")
+        task = asyncio.create_task(self.follower.run(self._on_fold), name="follow the log")
         try:
             yield task
         finally:  # the fold stops here; its connection closes later, without delaying the new leader
@@ -99,8 +94,8 @@ class LeaseLoop:
             task.add_done_callback(self._on_following_end)
 
     def _on_fold(self, state: ReservationState) -> None:
-        self._appends.load(state)
-        self._leader.wakeup.wake()
+        self.appends.load(state)
+        self.wakeup.wake()
 
     def _on_following_end(self, task: asyncio.Task[None]) -> None:
         self._ending.discard(task)
@@ -119,8 +114,8 @@ class LeaseLoop:
     async def _first_fold_or_pause(self, following: asyncio.Task[None]) -> None:
         """Wait for the first fold, but not longer than the pause; the whole pause if the log was followed before."""
         waits: set[asyncio.Task[None] | asyncio.Task[bool]] = {following}
-        loaded = asyncio.create_task(self._follower.loaded.wait(), name="first fold")
-        if not self._follower.loaded.is_set():
+        loaded = asyncio.create_task(self.follower.loaded.wait(), name="first fold")
+        if not self.follower.loaded.is_set():
             waits.add(loaded)
         try:
             await asyncio.wait(waits, timeout=self._pause_s, return_when=asyncio.FIRST_COMPLETED)
@@ -130,42 +125,42 @@ class LeaseLoop:
     async def _try_acquire(self) -> LeaseGrant | None:
         """Acquire the lease if it is free and this process may lead; otherwise record the reason and return None."""
         try:
-            held = await self._follower.read_lease()
+            held = await self.follower.read_lease()
             if held is not None and not held.expired and held.holder != self._identity.holder:
                 self._follow(f"the lease is held by {held.holder} at {held.address}")
-            elif self._leader.draining:
+            elif self.draining:
                 self._follow("stopping")
-            elif self._follower.fault is not None:
-                raise self._follower.fault
-            elif self._follower.lag_reason():  # the lag changes all the time; error texts must not
-                self._leader.explain("behind the log, see /readyz")
+            elif self.follower.fault is not None:
+                raise self.follower.fault
+            elif self.follower.lag_reason():  # the lag changes all the time; error texts must not
+                self.explain("behind the log, see /readyz")
             else:
                 return await self._acquire_and_activate()
         except LeaseHeld as error:  # another process was faster
             self._follow(str(error))
         except StoreUnavailable as error:
-            self._leader.explain(str(error))
+            self.explain(str(error))
         return None
 
     async def _acquire_and_activate(self) -> LeaseGrant:
-        grant = await self._lease.acquire()
-        self._lease.activate()
+        grant = await self.lease.acquire()
+        self.lease.activate()
         return grant
 
     def _follow(self, reason: str) -> None:
-        if self._leader.not_leading_reason != reason:
+        if self.not_leading_reason != reason:
             log.info("following", extra={"reason": reason})
-        self._leader.become("following", reason)
+        self.become("following", reason)
 
     # -- load -----------------------------------------------------------------------------------
 
     async def _check_published_head(self, grant: LeaseGrant) -> LeaseGrant:
         """Read the published log head, until it succeeds; acquire the lease again if that shows a higher epoch."""
-        while self._lease.grant is grant:
+        while self.lease.grant is grant:
             try:
-                fresh = await self._history.read_published(grant)
+                fresh = await self.history.read_published(grant)
             except ClusterUnavailable as error:
-                self._leader.explain(f"the published end of the log cannot be read: {error}")
+                self.explain(f"the published end of the log cannot be read: {error}")
                 await asyncio.sleep(OUTSIDE_PAUSE_S)
             else:
                 return grant if fresh else await self._acquire_and_activate()
@@ -173,23 +168,23 @@ class LeaseLoop:
 
     async def _load(self, grant: LeaseGrant) -> bool:
         """Load the fold of the log up to the grant; return False if the lease was lost meanwhile."""
-        state = await self._follower.state_at(grant.head)
-        truncated = await self._history.compare(grant, state)
-        if self._lease.grant is not grant:
+        state = await self.follower.state_at(grant.head)
+        truncated = await self.history.compare(grant, state)
+        if self.lease.grant is not grant:
             return False  # `history` keeps what was found
         if truncated is not None:
             reason = f"history lost: {truncated.message}; comparing with the cluster"
-            self._leader.begin_recovery(reason)
-        self._appends.load(state)
+            self.begin_recovery(reason)
+        self.appends.load(state)
         return True
 
     # -- lead -----------------------------------------------------------------------------------
 
     async def _lead(self, grant: LeaseGrant, renewing: asyncio.Task[None], started_ms: int) -> None:
         """Lead with the loaded state, and save snapshots, until the lease is lost."""
-        state = self._appends.committed
-        self._leader.become("leading", "")
-        await self._leader.record_lease(grant)
+        state = self.appends.committed
+        self.become("leading", "")
+        await self.record_lease(grant)
         log.info(
             "leading",
             extra={
@@ -199,17 +194,15 @@ class LeaseLoop:
                 "replay_ms": self._clock.monotonic_ms() - started_ms,
             },
         )
-        lost = asyncio.create_task(self._leader.until_lost(), name="until the lease is lost")
+        lost = asyncio.create_task(self.until_lost(), name="until the lease is lost")
         try:
             while not lost.done() and not renewing.done():
                 await asyncio.wait(
-                    {renewing, lost},
-                    timeout=SNAPSHOT_LOOK_S,
-                    return_when=asyncio.FIRST_COMPLETED,
+                    {renewing, lost}, timeout=SNAPSHOT_LOOK_S, return_when=asyncio.FIRST_COMPLETED
                 )
-                if self._lease.grant is not None and not self._faults.waits("snapshot"):
+                if self.lease.grant is not None and not self._faults.waits("snapshot"):
                     with self._faults.alone("snapshot"):
-                        await self._snapshots.save_if_due(self._appends.committed)
+                        await self._snapshots.save_if_due(self.appends.committed)
         finally:
             lost.cancel()
         if renewing.done():
@@ -222,8 +215,7 @@ class LeaseLoop:
         """Renew the lease and watch its expiry while the block runs; return the task that renews."""
         renewing = asyncio.create_task(self._renew(), name="renew lease")
         watching = asyncio.create_task(
-            self._lease.watch_expiry(self._leader.on_lease_expired, self._pause_s),
-            name="watch the lease",
+            self.lease.watch_expiry(self.on_lease_expired, self._pause_s), name="watch the lease"
         )
         try:
             yield renewing
@@ -235,24 +227,24 @@ class LeaseLoop:
         """Renew three times in each term until the lease is lost; the settlement acquires it itself."""
         while True:
             await asyncio.sleep(self._identity.ttl_ms / 3000)
-            grant, asked_ms = self._lease.grant, self._clock.monotonic_ms()
+            grant, asked_ms = self.lease.grant, self._clock.monotonic_ms()
             if grant is None:
                 return
-            if self._leader.role == "settling":
+            if self.role == "settling":
                 continue
             try:
                 await self._log.renew(grant)
-                intact = self._leader.role != "leading" or await self._history.intact()
+                intact = self.role != "leading" or await self.history.intact()
             except Fenced as error:
-                if self._lease.grant is grant:  # not acquired again meanwhile
-                    self._leader.lose(str(error))
+                if self.lease.grant is grant:  # not acquired again meanwhile
+                    self.lose(str(error))
                     return
             except StoreUnavailable as error:
                 log.warning("lease not renewed", extra={"error": str(error)})
             else:
-                if self._lease.grant is not grant:
+                if self.lease.grant is not grant:
                     continue
                 if not intact:
-                    self._leader.lose(OLDER_COPY)
+                    self.lose(OLDER_COPY)
                     return
-                self._lease.renew_from(asked_ms)
+                self.lease.renew_from(asked_ms)

@@ -72,20 +72,14 @@ class LogHeadPublisher:
         try:
             async with asyncio.timeout(LAST_WITHIN_S):
                 await self.publish()
-        except TimeoutError:
-            self._log_failure(f"no answer within {LAST_WITHIN_S:g} s")
-        except (ClusterUnavailable, StoreUnavailable) as error:
-            self._log_failure(str(error))
-
-    def _log_failure(self, reason: str) -> None:
-        log.warning(
-            "end of the log not published before the stop",
-            extra={
+        except (TimeoutError, ClusterUnavailable, StoreUnavailable) as error:
+            late = isinstance(error, TimeoutError)
+            extra = {
                 "position": self._leader.committed.position,
                 "published": self._last.position if self._last else 0,
-                "reason": reason,
-            },
-        )
+                "reason": f"no answer within {LAST_WITHIN_S:g} s" if late else str(error),
+            }
+            log.warning("end of the log not published before the stop", extra=extra)
 
     async def publish(self) -> None:
         """Publish the end of the log once, unless the log is an older copy or was rewritten."""
@@ -101,11 +95,13 @@ class LogHeadPublisher:
             return  # this process has appended nothing yet
         if not await history.intact() or not self._leader.may_act():
             return  # the leader detects it
+        # the hash at position 1 identifies the log
+        first = mark if mark.position == 1 else await self._log.at(Position(1))
         new = Anchor(
             position=mark.position,
             epoch=epoch,
             chain=mark.chain,
-            first=await self._first_hash(mark),
+            first=first.chain if first is not None else b"",
             at_us=self._clock.now_us(),
         )
         anchors = with_anchor(history.anchors, self._keys.sign(new))
@@ -115,10 +111,3 @@ class LogHeadPublisher:
             "end of the log published",
             extra={"position": mark.position, "hash": mark.chain.hex(), "epoch": epoch},
         )
-
-    async def _first_hash(self, mark: LogMark) -> bytes:
-        """Return the hash at position 1, which identifies the log; empty if it is not there."""
-        if mark.position == 1:
-            return mark.chain
-        first = await self._log.at(Position(1))
-        return first.chain if first is not None else b""

@@ -14,7 +14,6 @@ later where a pass takes long. What a pass appended itself is reconciled with th
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import chain
@@ -30,14 +29,9 @@ from extender.core.admit.native_gang_scheduling import gates_to_remove
 from extender.core.admit.plan_request import is_refused, refused_members
 from extender.core.fairness.search_turns import SearchTurn
 from extender.core.holds.hold_planning import hold_progress
-from extender.core.log.reservation_state import CapacityHold, ReservationState
+from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.errors import (
-    ClusterUnavailable,
-    NotLeading,
-    StoreUnavailable,
-)
-from extender.core.model.ids import GangUid
+from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
 from extender.core.model.pod_groups import Forest
 from extender.core.model.pods import Pod
 from extender.runtime.cooperative_yield import SlicePace
@@ -182,8 +176,8 @@ class ControlLoop:
         await self._step("rejected nodes", self._reconciler.record_rejections, begun)
         await pace.yield_if_due()
         self._end_recovery(terms)
-        await self._step("admission", self._admit, begun)
-        await self._step("capacity holds", self._hold_capacity, begun)
+        await self._step("admission", self._pending_trees.admit, begun)
+        await self._step("capacity holds", self._pending_trees.hold_capacity, begun)
         await self._step("explanations", self._pending_trees.record_explanations, begun)
         await pace.yield_if_due()
         self._actuate(begun)
@@ -203,14 +197,6 @@ class ControlLoop:
         if not self._faults.waits(name):
             with self._faults.alone(name):
                 await work(self._parts.observer.after_appends(begun))
-
-    async def _admit(self, now: Moment) -> None:
-        if not self._pending_trees.nothing_to_admit(now):
-            await self._pending_trees.admit(now)
-
-    async def _hold_capacity(self, now: Moment) -> None:
-        self._pending_trees.publish_pauses(now)
-        self._pending_trees.hold_capacity(now)
 
     async def _catch_up(self, terms: int) -> None:
         """Wait until the view is as new as what the leader before has decided on, once in each term."""
@@ -273,19 +259,18 @@ class ControlLoop:
         for uid, refusal in self._published.unheld.items():
             notes.setdefault(uid, refusal.reason)
         for hold in state.capacity_holds.values():
-            note = functools.partial(_note_hold, notes, view, state, hold)
-            self._note_faults.attempt(f"capacity hold of {hold.gang_uid}", note)
-        self._parts.reporter.sync(
-            view, state, forest, notes | {**self._parts.evictor.stall_reasons}
-        )
+            name = f"capacity hold of {hold.gang_uid}"
+            if not self._note_faults.waits(name):
+                with self._note_faults.alone(name):
+                    notes[hold.gang_uid] = hold_progress(view, state, hold).sentence()
+        self._parts.reporter.sync(view, state, forest, notes | self._parts.evictor.stall_reasons)
 
     def _warm_up(self) -> None:
         """Load the solver after the first pass, or on a follower once the log is loaded; not while the service starts."""
         if self._parts.clock.monotonic_ms() - self._made_ms < SOLVER_AFTER_MS:
             return
-        follows = (
-            self._parts.leader.role == "following" and self._parts.leader.follower.loaded.is_set()
-        )
+        follower = self._parts.leader.follower
+        follows = self._parts.leader.role == "following" and follower.loaded.is_set()
         if not self._warm and (self._published.result.number or follows):
             self._warm = True
             self._parts.planner.warm()
@@ -293,9 +278,7 @@ class ControlLoop:
     def _seen(self) -> _Revisions:
         """Return what a pass depends on; read before the pass, so that no change is missed."""
         return _Revisions(
-            self._parts.cluster.view(),
-            self._parts.leader.wakeup.revision,
-            self._wakeup.revision,
+            self._parts.cluster.view(), self._parts.leader.wakeup.revision, self._wakeup.revision
         )
 
     def _changes_after(self, before: _Revisions) -> tuple[Callable[[], Awaitable[object]], ...]:
@@ -352,12 +335,6 @@ class ControlLoop:
             lambda: answers.append(are_expected(before, view, state, self._children)),
         )
         return answers == [True]
-
-
-def _note_hold(
-    notes: dict[GangUid, str], view: ClusterView, state: ReservationState, hold: CapacityHold
-) -> None:
-    notes[hold.gang_uid] = hold_progress(view, state, hold).sentence()
 
 
 class PassRests:

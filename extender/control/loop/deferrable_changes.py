@@ -13,18 +13,17 @@ from typing import Final
 import msgspec
 
 from extender.core.log.reservation_state import BoundMember, Reservation, ReservationState
-from extender.core.model.cluster_view import (
-    ClusterView,
-    changed_groups,
-    changed_pods,
-    groups_above,
-)
+from extender.core.model.cluster_view import ClusterView, changed_groups, changed_pods, groups_above
 from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import DEPTH_MAX, Group, key_of_parent
 from extender.core.model.pods import GATE, Pod
 
 # Fields of a view in which no expected change is
 _UNCHANGED: Final = ("nodes", "blueprints", "budgets", "ends", "max_children")
+# Fields of a pod that differ after what is recorded was carried out
+_CARRIED_OUT: Final = (
+    "node", "plan", "assigned_us", "checkpoint", "ends_us", "nominated", "gates", "resource_version",
+)  # fmt: skip
 
 
 class ChildGroups:
@@ -65,8 +64,7 @@ def are_expected(
         _is_expected_group(before.groups.get(key), view.groups.get(key), view, children)
         for key in changed_groups(before, view)
     ) and all(
-        _is_expected(before.pods.get(uid), view.pods.get(uid), view, state, children)
-        for uid in changed_pods(before, view)
+        _is_expected(uid, before, view, state, children) for uid in changed_pods(before, view)
     )
 
 
@@ -87,17 +85,22 @@ def _is_expected_group(
 
 
 def _is_expected(
-    before: Pod | None,
-    pod: Pod | None,
+    uid: PodUid,
+    last: ClusterView,
     view: ClusterView,
     state: ReservationState,
     children: ChildGroups,
 ) -> bool:
+    before, pod = last.pods.get(uid), view.pods.get(uid)
     if pod is None:
         return False
     if before is None:
         return _leaves_incomplete(pod, view, state, children)
-    return _carries_out(before, pod, _recorded(state, pod.uid))
+    gang_uid = state.gang_of.get(pod.uid)
+    root = state.gangs.get(gang_uid) if gang_uid is not None else None
+    # where the log has the member: reserved or bound; None: nowhere
+    recorded = None if root is None else root.reservations.get(pod.uid) or root.bound.get(pod.uid)
+    return _carries_out(before, pod, recorded)
 
 
 def _leaves_incomplete(
@@ -132,13 +135,6 @@ def _has_enough(
     return len(complete) >= group.minimum and set(group.required) <= set(complete)
 
 
-def _recorded(state: ReservationState, uid: PodUid) -> Reservation | BoundMember | None:
-    """Return where the log has a member: reserved or bound; None: nowhere."""
-    gang_uid = state.gang_of.get(uid)
-    root = state.gangs.get(gang_uid) if gang_uid is not None else None
-    return None if root is None else root.reservations.get(uid) or root.bound.get(uid)
-
-
 def _carries_out(before: Pod, pod: Pod, recorded: Reservation | BoundMember | None) -> bool:
     """Return whether a member was nominated, lost our gate or was bound as recorded, and nothing else happened to it."""
     if recorded is None:
@@ -152,16 +148,5 @@ def _carries_out(before: Pod, pod: Pod, recorded: Reservation | BoundMember | No
     labels = before.labels
     if before.node is None and pod.node is not None and labels.items() <= pod.labels.items():
         labels = pod.labels  # a pod that is bound gets those of its zone and region
-    same = msgspec.structs.replace(
-        before,
-        labels=labels,
-        node=pod.node,
-        plan=pod.plan,
-        assigned_us=pod.assigned_us,
-        checkpoint=pod.checkpoint,
-        ends_us=pod.ends_us,
-        nominated=pod.nominated,
-        gates=pod.gates,
-        resource_version=pod.resource_version,
-    )
-    return same == pod
+    carried_out = {field: getattr(pod, field) for field in _CARRIED_OUT}
+    return msgspec.structs.replace(before, labels=labels, **carried_out) == pod

@@ -32,9 +32,7 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import NIL_GANG, GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
 from extender.core.preempt.preemption_lifecycle import decide_evictions, takeovers_by_pods
-from extender.core.reconcile.cluster_reconciliation import (
-    losses_without_cause,
-)
+from extender.core.reconcile.cluster_reconciliation import losses_without_cause
 from extender.core.reconcile.drift import NominationDrift, ReconcileContext
 from extender.core.reconcile.reconciliation import Reconciliation
 from extender.runtime.periodic import ObjectFaults
@@ -45,16 +43,13 @@ REASON = "ReadmissionLoopBackOff"
 
 
 def report_loops(
-    loops: Iterable[ReadmissionLoop],
-    forest: Forest,
-    reporter: StatusReporter,
-    *,
-    show_names: bool,
+    loops: Iterable[ReadmissionLoop], forest: Forest, reporter: StatusReporter, *, show_names: bool
 ) -> None:
     """Report loops: an ERROR log line and a Kubernetes Event on the root each time, and one count per loop."""
     reported = tuple(loops)
     roots = {tree.root.uid: tree.root for tree in forest.trees.values()} if reported else {}
     for loop in reported:
+        advice = f"Report the output of `gang-extender history {loop.gang} --decisions`"
         if loop.rounds == ROUNDS_FREE + 1:
             METRICS.readmission_loops.inc()
         log.error(
@@ -65,25 +60,18 @@ def report_loops(
                 "pause_ms": loop.pause_ms,
                 "reason": loop.reason,
                 "detail": loop.message,
-                "advice": _advice(loop),
+                "advice": advice,
             },
         )
         if (root := roots.get(loop.gang_uid)) is not None:
             text = loop.message if show_names else loop.message_reduced or loop.message
-            reporter.warn(root, REASON, _message(loop, text))
-
-
-def _message(loop: ReadmissionLoop, release: str) -> str:
-    """Return the text of the Kubernetes Event; the part that may be truncated is last."""
-    return (
-        f"Back-off {loop.pause_ms // 1000} s: reservations were released {loop.rounds} times in a row although "
-        "neither the pods and groups nor their nodes had changed. This is a defect of gang-extender. A change of "
-        f"the pods, the groups or a node ends the back-off. {_advice(loop)}. Last release ({loop.reason}): {release}"
-    )
-
-
-def _advice(loop: ReadmissionLoop) -> str:
-    return f"Report the output of `gang-extender history {loop.gang} --decisions`"
+            # what may be truncated is last
+            message = (
+                f"Back-off {loop.pause_ms // 1000} s: reservations were released {loop.rounds} times in a row although "
+                "neither the pods and groups nor their nodes had changed. This is a defect of gang-extender. A change of "
+                f"the pods, the groups or a node ends the back-off. {advice}. Last release ({loop.reason}): {text}"
+            )
+            reporter.warn(root, REASON, message)
 
 
 log = logging.getLogger(__name__)
@@ -145,11 +133,7 @@ class Reconciler:
         )
         # before the comparison, which completes trees
         drafts = decide_hold_ends(
-            view,
-            state,
-            forest,
-            now,
-            enabled=bool(self._parts.settings.hold_capacity_after_s),
+            view, state, forest, now, enabled=bool(self._parts.settings.hold_capacity_after_s)
         )
         drafts += decide_evictions(view, state, forest, eviction_context)
         drafts += self._differences(moment, now)
@@ -165,8 +149,7 @@ class Reconciler:
     async def record_rejections(self, moment: Moment) -> None:
         """Record node rejections whose evidence has lasted."""
         view, state = moment.view, moment.state
-        placed = functools.partial(self._placed, view)
-        now_ms = self._parts.clock.now_us() // 1000
+        placed, now_ms = functools.partial(self._placed, view), self._parts.clock.now_us() // 1000
         self._rejections.listen(view, state, placed, now_ms)
         refused = self._rejections.confirmed(view, state, now_ms)
         drafts = decide_rejections(
@@ -244,9 +227,7 @@ class Reconciler:
                 name = f"lifetime of the reservations of {root.gang}"
                 self._faults.attempt(name, functools.partial(look_at, root))
         self._idle.retain(waiting)
-        self._plans = {
-            uid: plans_of_root for uid, plans_of_root in self._plans.items() if uid in waiting
-        }
+        self._plans = {uid: plans for uid, plans in self._plans.items() if uid in waiting}
         return frozenset(expired)
 
     def _last_plans(self, root: GangState) -> tuple[int, frozenset[PlanId]]:
@@ -271,10 +252,6 @@ class Reconciler:
         """Back off from trees that are released and admitted again without a change; `state` is that before `drafts`."""
         now_ms, forest = self._parts.clock.monotonic_ms(), moment.forest
         loops = self._parts.readmissions.released(moment.view, state, forest, drafts, now_ms)
-        report_loops(
-            loops,
-            forest,
-            self._parts.reporter,
-            show_names=self._parts.settings.show_names_across_namespaces,
-        )
+        show_names = self._parts.settings.show_names_across_namespaces
+        report_loops(loops, forest, self._parts.reporter, show_names=show_names)
         self._parts.readmissions.keep(state)

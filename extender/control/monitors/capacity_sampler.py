@@ -54,9 +54,7 @@ class CapacitySampler:
         ).run
 
     def _may_measure(self) -> bool:
-        leader = self._leader
-        ready = leader.may_record() and not leader.recovery_reason
-        return ready and not self._cluster.not_ready_reason()
+        return self._leader.may_measure() and not self._cluster.not_ready_reason()
 
     async def look(self) -> bool:
         """Measure once; return whether the result was appended.

@@ -106,7 +106,12 @@ class EventLoopMonitor:
                 if stalled_ms < STALL_MS:
                     stalled = False
                     if self._lease.grant is not None:
-                        await self._keep_open(renewal)
+                        try:  # before it is needed; while the database does not answer, again with each beat
+                            await renewal.open()
+                        except ExtenderError as error:
+                            log.debug(
+                                "no connection to renew the lease", extra={"error": str(error)}
+                            )
                     continue
                 if not stalled:
                     stalled = True
@@ -115,20 +120,11 @@ class EventLoopMonitor:
         finally:
             await renewal.close()
 
-    async def _keep_open(self, renewal: LeaseRenewal) -> None:
-        """Open the connection before it is needed; while the database does not answer, try again with each beat."""
-        try:
-            await renewal.open()
-        except ExtenderError as error:
-            log.debug("no connection to renew the lease", extra={"error": str(error)})
-
     def _log_stall(self, stalled_ms: int) -> None:
         """Log where the event loop is, once for each stall."""
         frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 -- the documented way
-        where = "".join(traceback.format_stack(frame, limit=8)) if frame is not None else ""
-        log.warning(
-            "the event loop is busy", extra={"stalled_ms": stalled_ms, "where": where.strip()}
-        )
+        where = "".join(traceback.format_stack(frame, limit=8)).strip() if frame is not None else ""
+        log.warning("the event loop is busy", extra={"stalled_ms": stalled_ms, "where": where})
 
     async def _renew_if_due(self, renewal: LeaseRenewal, stalled_ms: int) -> None:
         """Renew the lease once if it is held, a third of the term is over, and the stall is not too long."""
@@ -148,9 +144,8 @@ class EventLoopMonitor:
             self._lease.end(grant)
             log.warning("lease lost while the event loop is busy", extra={"error": str(error)})
         except ExtenderError as error:
-            log.warning(
-                "lease not renewed while the event loop is busy", extra={"error": str(error)}
-            )
+            extra = {"error": str(error)}
+            log.warning("lease not renewed while the event loop is busy", extra=extra)
         else:
             self._renewed_ms = now_ms
             self._lease.prolong(grant, now_ms)

@@ -36,13 +36,7 @@ NOT_ASKED = SchedulerGates(None, "not asked yet")
 class FeatureGateMonitor:
     """Sends dry runs and reads the gates of kube-scheduler when they are due, and appends changes of the result."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        plane: ControlPlane,
-        leader: Leader,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, cluster: Cluster, plane: ControlPlane, leader: Leader, clock: Clock) -> None:
         self._cluster = cluster
         self._plane = plane
         self._leader = leader
@@ -64,9 +58,7 @@ class FeatureGateMonitor:
         ).run
 
     def _may_request(self) -> bool:
-        leader = self._leader
-        ready = leader.may_record() and not leader.recovery_reason
-        return ready and not self._cluster.not_ready_reason()
+        return self._leader.may_measure() and not self._cluster.not_ready_reason()
 
     async def look(self) -> bool:
         """Send the requests that are due, and append changes; return whether there are any."""

@@ -15,12 +15,7 @@ from extender.control.log.leader import Leader
 from extender.core.log.anchors import Anchor
 from extender.core.log.events import DriftDetected
 from extender.core.log.tampering import ADVICE, LogFinding
-from extender.core.model.errors import (
-    ClusterUnavailable,
-    CorruptLog,
-    NotLeading,
-    StoreUnavailable,
-)
+from extender.core.model.errors import ClusterUnavailable, CorruptLog, NotLeading, StoreUnavailable
 from extender.ports.log_ports import Clock, PublishedAnchors
 from extender.ports.verification_ports import SliceResult, VerifiedLog
 from extender.runtime.periodic import PeriodicTask
@@ -45,11 +40,7 @@ class LogVerifier:
     """Runs passes, and records what they find."""
 
     def __init__(
-        self,
-        leader: Leader,
-        anchor: PublishedAnchors,
-        verify_slice: Slice,
-        clock: Clock,
+        self, leader: Leader, anchor: PublishedAnchors, verify_slice: Slice, clock: Clock
     ) -> None:
         """Prepare.
 
@@ -128,9 +119,8 @@ class LogVerifier:
         self._compares_definitions = bool(result.definitions)
         self._log_privileged(frozenset(result.privileged_roles))
         findings = (*self._of_anchors, *result.findings)
-        at_us = self._clock.now_us()
         self.last = VerifiedLog(
-            result=result, findings=findings, anchors=self._compared, at_us=at_us
+            result=result, findings=findings, anchors=self._compared, at_us=self._clock.now_us()
         )
         await self._conclude(findings)
         return False
@@ -164,14 +154,9 @@ class LogVerifier:
             count = sum(finding.kind == kind for finding in findings)
             METRICS.log_findings.labels(kind).set(count)
         new = [f for f in findings if (f.kind, f.place) not in self._recorded]
-        await self._leader.append_own(
-            *(
-                DriftDetected(
-                    kind=finding.kind,
-                    object=finding.place,
-                    message=f"{finding.full_message}; {finding.advice}",
-                )
-                for finding in new
-            )
+        drifts = (
+            DriftDetected(kind=f.kind, object=f.place, message=f"{f.full_message}; {f.advice}")
+            for f in new
         )
+        await self._leader.append_own(*drifts)
         self._recorded.update((finding.kind, finding.place) for finding in new)

@@ -158,11 +158,8 @@ class Notifier:
         self._saved = reached
         self._position, self._waited_us = reached.position, reached.waited_us
         self._newest = max(self._newest, state.position)
-        self._never = {
-            uid
-            for uid in _never_fitting(state)
-            if _decided_at(state, uid) <= reached.position
-        }  # fmt: skip
+        since = reached.position
+        self._never = {u for u in _never_fitting(state) if _decided_at(state, u) <= since}
         self._answered.clear()
         self._terms = terms
 
@@ -317,9 +314,8 @@ class HttpReceiver:
             ) as reply:
                 status, retry_after = reply.status, reply.headers.get("Retry-After", "")
         except TimeoutError as error:
-            raise NotificationFailed(
-                f"{self._place}: no answer within {TIMEOUT_S:.0f} s"
-            ) from error
+            msg = f"{self._place}: no answer within {TIMEOUT_S:.0f} s"
+            raise NotificationFailed(msg) from error
         except (aiohttp.ClientError, OSError) as error:
             raise NotificationFailed(f"{self._place}: {_cause(error)}") from error
         if 200 <= status < 300:  # noqa: PLR2004 -- success in HTTP

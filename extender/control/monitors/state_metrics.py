@@ -19,7 +19,6 @@ from extender.control.published.pass_result import PublishedPass
 from extender.core.log.events import RecordedEvent
 from extender.core.log.gang_phase import (
     NOT_WAITING,
-    StageReached,
     WaitingGang,
     WaitingGangs,
     resumed_us,
@@ -29,7 +28,7 @@ from extender.core.log.reservation_state import EffectivePhase, GangState, Reser
 from extender.core.model.errors import StoreUnavailable
 from extender.core.model.ids import GangUid, GroupKey
 from extender.core.model.object_identity import IdentityMemo
-from extender.core.model.pod_groups import Forest, Group, Tree, composite_key, leaf_key
+from extender.core.model.pod_groups import Forest, Tree, composite_key, leaf_key
 from extender.core.model.visibility import namespace_of
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import Clock
@@ -86,17 +85,13 @@ class StateMetrics:
     def count_stages(self, events: Sequence[RecordedEvent], before: ReservationState) -> None:
         """Count how long gangs took to the stages that they reached with the events of an append."""
         for reached in stages_reached(before, events):
-            root = self._root_group(reached)
+            candidates = map(self._cluster.view().groups.get, _keys_of(reached.event.gang))
+            root = next((g for g in candidates if g and g.uid == reached.event.gang_uid), None)
             # a group that is not in the view any more was created before the log had it
             created_us = (root.created_us if root is not None else 0) or reached.observed_us
             since_us = max(created_us, resumed_us(before.trees, root) if root is not None else 0)
             name = root.priority_class if root is not None else ""
             METRICS.gang_waited(reached.stage, name, (reached.reached_us - since_us) / 1e6)
-
-    def _root_group(self, reached: StageReached) -> Group | None:
-        groups, event = self._cluster.view().groups, reached.event
-        candidates = (groups.get(key) for key in _keys_of(event.gang))
-        return next((g for g in candidates if g is not None and g.uid == event.gang_uid), None)
 
     def set_gauges(self) -> None:
         """Set the gauges of this moment; without the right to append they have no series."""
@@ -149,7 +144,7 @@ class StateMetrics:
         self, root: GangState, forest: Forest, before: Mapping[GangUid, tuple[Tree, Counter[str]]]
     ) -> Mapping[str, int]:
         """Return what the pods of a gang request that have no node."""
-        trees = (forest.populated.get(key) for key in _keys_of(root.gang))
+        trees = map(forest.populated.get, _keys_of(root.gang))
         tree = next((t for t in trees if t is not None and t.root.uid == root.uid), None)
         if tree is None:
             return {}

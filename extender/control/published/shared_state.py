@@ -12,7 +12,7 @@ from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.log.each_gang import EachGang
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import PodUid
+from extender.core.model.ids import NIL_GANG, PodUid
 from extender.core.preempt.preemption_lifecycle import EvictionContext
 from extender.core.reconcile.cluster_reconciliation import PredictedLosses
 from extender.core.reconcile.drift import ReconcileContext
@@ -58,15 +58,13 @@ class LossPredictor:
         observation = self._published.observation
         if not self._answers.awaited and view.members is observation.compared.members:
             return state  # in most steps: nothing was lost since the last pass
-        now = msgspec.structs.replace(self.context(), gangs=EachGang(self._faults.attempt))
-        states = [state]
-        self._faults.attempt(
-            "predicted losses",
-            lambda: states.append(
-                self._cache.of(view, state, observation.forest, observation.compared, now)
-            ),
-        )
-        return states[-1]
+        gangs = EachGang(self._faults.attempt)
+        now = msgspec.structs.replace(self.context(), gangs=gangs)
+
+        def predict() -> ReservationState:
+            return self._cache.of(view, state, observation.forest, observation.compared, now)
+
+        return gangs.result(NIL_GANG, "predicted losses", predict) or state
 
 
 class LoopExchange(msgspec.Struct, frozen=True, kw_only=True):

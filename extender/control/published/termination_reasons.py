@@ -45,15 +45,14 @@ class TerminationReasons:
     def look_up(self, losses: Iterable[MemberTerminated | Reservation]) -> bool:
         """Start to look up losses that were not looked up before; return whether there are any."""
         new = [loss for loss in losses if loss.uid not in self.known]
-        remaining = max(0, ASKED_MAX - len(self.awaited))
-        if len(new) > remaining:
-            log.warning(
-                "too many members disappeared at once", extra={"unknown": len(new) - remaining}
-            )
-        if not new[:remaining]:
+        asked = new[: max(0, ASKED_MAX - len(self.awaited))]
+        if len(new) > len(asked):
+            unknown = len(new) - len(asked)
+            log.warning("too many members disappeared at once", extra={"unknown": unknown})
+        if not asked:
             return False
-        self.awaited |= {loss.uid for loss in new[:remaining]}
-        task = asyncio.create_task(self._look_up(new[:remaining]), name="endings")
+        self.awaited |= {loss.uid for loss in asked}
+        task = asyncio.create_task(self._look_up(asked), name="endings")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return True
@@ -85,13 +84,10 @@ class TerminationReasons:
     async def _look_up_one(
         self, lost: MemberTerminated | Reservation, ends: dict[PodUid, PodEnd | None]
     ) -> None:
-        ref = PodRef.at(lost.pod, lost.uid)
         async with self._turns:
             with self._faults.alone(lost.pod):
                 try:
-                    ends[lost.uid] = await self._cluster.ending(ref)
+                    ends[lost.uid] = await self._cluster.ending(PodRef.at(lost.pod, lost.uid))
                 except (RequestRejected, ClusterUnavailable) as problem:
-                    log.info(
-                        "how a member ended is not known",
-                        extra={"pod": lost.pod, "reason": str(problem)},
-                    )
+                    extra = {"pod": lost.pod, "reason": str(problem)}
+                    log.info("how a member ended is not known", extra=extra)

@@ -20,13 +20,8 @@ from extender.control.log.leader import Leader
 from extender.control.published.shared_state import LoopExchange
 from extender.core.admit.native_gang_scheduling import native_on
 from extender.core.log.control_plane_features import features_summary
-from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.log.reservation_state import reservation_of
-from extender.core.model.errors import (
-    NotLeading,
-    NotReady,
-    StoreUnavailable,
-)
+from extender.core.model.errors import NotLeading, NotReady, StoreUnavailable
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pods import Pod
 from extender.core.preempt.preemption_lifecycle import takeovers_by_plan
@@ -106,18 +101,12 @@ class ExtenderService:
         led = follows and held is not None and leader.follower.lease_free_ms() < HANDOVER_MS
         position = leader.follower.state.position
         reason = f"following: {leader.not_leading_reason}" if led else leader.not_ready_reason()
+        ignored = "; ".join(self._cluster.ignored_sources())
         return (
             ReadinessCheck("lease", led, reason),
             ReadinessCheck("log", not behind, behind or f"followed to position {position}"),
-            ReadinessCheck(
-                "cluster", not cluster, cluster or "; ".join(self._cluster.ignored_sources())
-            ),
+            ReadinessCheck("cluster", not cluster, cluster or ignored),
         )
-
-    def _cluster_text(self, features: ControlPlaneFeaturesDetected | None) -> str:
-        """Return the remarks about a cluster that is ready: sources that are ignored, and fields that are dropped."""
-        texts = (*self._cluster.ignored_sources(), features_summary(features))
-        return "; ".join(text for text in texts if text)
 
     def reconciling(self) -> bool:
         """Return whether only the first pass after the acquisition of the lease is missing."""
@@ -147,25 +136,20 @@ class ExtenderService:
                     await asyncio.sleep(LOOK_AGAIN_S)
 
     def _leader_checks(self) -> tuple[ReadinessCheck, ...]:
-        cluster, lease, lost = (
-            self._cluster.not_ready_reason(),
-            self._leader.not_ready_reason(),
-            self._leader.recovery_reason,
-        )
-        passed = self._reconciled()
+        cluster, lease = self._cluster.not_ready_reason(), self._leader.not_ready_reason()
+        lost, passed = self._leader.recovery_reason, self._reconciled()
         not_passed = "" if passed else "no pass since the lease was taken"
+        features = self._leader.committed.features
+        # of a cluster that is ready: sources that are ignored, and fields that are dropped
+        remarks = (*self._cluster.ignored_sources(), features_summary(features))
         return (
             ReadinessCheck("lease", not lease, lease or self.recent_stall()),
             ReadinessCheck("history", not lost, lost),
-            ReadinessCheck(
-                "cluster",
-                not cluster,
-                cluster or self._cluster_text(self._leader.committed.features),
-            ),
+            ReadinessCheck("cluster", not cluster, cluster or "; ".join(filter(None, remarks))),
             ReadinessCheck(
                 "reconciled",
                 passed,
-                "; ".join(text for text in (not_passed, self._published.failures) if text),
+                "; ".join(filter(None, (not_passed, self._published.failures))),
             ),
         )
 
@@ -222,9 +206,8 @@ class ExtenderService:
             return ()
         view = self._cluster.view()
         current = view.pods.get(pod.uid, pod)
-        return decide_prioritize(
-            view, self._leader.committed, current, offered, self._recent_scores
-        )
+        state, scores = self._leader.committed, self._recent_scores
+        return decide_prioritize(view, state, current, offered, scores)
 
     def _recent_scores(self) -> Mapping[NodeName, int]:
         now_ms = self._clock.monotonic_ms()
@@ -249,8 +232,7 @@ class ExtenderService:
         view, state = self._cluster.view(), self._leader.pending_state
         observed = view.pods.get(pod.uid)
         if observed is None:
-            msg = _not_seen(pod.path)
-            raise NotReady(msg)
+            raise NotReady(_not_seen(pod.path))
         choice = answer_without_choice(view, state, observed)
         if choice is not None:
             return choice.candidates

@@ -115,12 +115,12 @@ def sort_by_trust(
 
 def encode_anchors(anchors: Sequence[Anchor]) -> dict[str, str]:
     """Return the data of a ConfigMap with anchors, of which there is at least one."""
-    newest = anchors[-1]
+    newest = _published(anchors[-1])
     every = [_published(anchor) for anchor in anchors]
     return {
         "position": str(newest.position),
         "epoch": str(newest.epoch),
-        "hash": newest.chain.hex(),
+        "hash": newest.hash,
         "anchors": msgspec.json.encode(every).decode(),
     }
 

@@ -77,18 +77,12 @@ def _pod() -> Sample:
     container = {
         "name": "none",
         "image": "registry.invalid/none",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     spec = {
         "schedulingGroup": {"podGroupName": NAME},
         "automountServiceAccountToken": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],
     }
     return _sample("v1", "pods", "Pod", spec)
@@ -171,11 +165,7 @@ def features_of(
             continue
         if trial.sample.plural == "pods":
             gates = trial.kept.get("spec", {}).get("schedulingGates") or ()
-            policy = (
-                "on"
-                if any(scheduling_gate.get("name") == gate for scheduling_gate in gates)
-                else "off"
-            )
+            policy = "on" if any(entry.get("name") == gate for entry in gates) else "off"
         fields = dict.fromkeys(lost_fields(_compared(trial), trial.kept.get("spec"), "spec"))
         label = trial.sample.label
         lost += [DroppedField(object=label, field=field, gate=gate_of(field)) for field in fields]

@@ -198,17 +198,13 @@ class WaitingGangs:
             resumed_us = tree.resumed_us if tree is not None else 0
             entry = before.get(uid)
             if entry is None or entry[0] is not root or entry[1] != resumed_us:
-                entry = root, resumed_us, _waiting_gang(root, resumed_us)
+                phase = effective_phase(root, minimum_status(root, root.groups))
+                since_us, waits = waiting_since_us(root, resumed_us), phase not in NOT_WAITING
+                gang = WaitingGang(root, phase, since_us) if waits else None
+                entry = root, resumed_us, gang
             self._looked_at[uid] = entry
             if entry[2] is not None and not (tree is not None and tree.suspended):
                 yield entry[2]
-
-
-def _waiting_gang(root: GangState, resumed_us: int) -> WaitingGang | None:
-    state = effective_phase(root, minimum_status(root, root.groups))
-    if state in NOT_WAITING:
-        return None
-    return WaitingGang(root, state, waiting_since_us(root, resumed_us))
 
 
 def waiting_since_us(root: GangState, resumed_us: int) -> int:

@@ -162,7 +162,12 @@ class IntervalRows:
                 lost = self._end(event, "bound", [data.uid], data.cause) if exists else []
                 if not lost:
                     return
-                self._hold(event, data, lost, before)
+                if data.held_until_us and data.cause != "node-lost":
+                    begin: dict[str, object] = dict.fromkeys(_ENDS) | {"kind": "replacement"}
+                    begin |= {"from_position": event.position, "from_at_us": event.at_us}
+                    for placement in lost:
+                        hold = msgspec.structs.replace(placement, priority=row.priority, **begin)
+                        self._begin(hold)
             case ev.ReservationReleased():
                 pods = [pod.uid for pod in data.pods]
                 for kind in ("reserved", "replacement"):
@@ -233,10 +238,13 @@ class IntervalRows:
         ended = []
         for pod in map(_text, pods):
             for row in list(self._open.get(event.gang_uid, {}).get(pod, ())):
-                if kind is not None and row.kind != kind:
+                if kind not in (None, row.kind):
                     continue
                 self._close(event, row, reason)
-                self._name_preemptor(row)
+                for preemption, victim in reversed(self._victims.get(row.pod_uid, ())):
+                    if victim.status != "spared":
+                        row.by_gang, row.by_position = preemption.gang, preemption.position
+                        break
                 ended.append(row)
                 if row.end_reason == "superseded" and row.by_position is None:
                     key = (row.gang_uid, row.pod_uid, row.plan)
@@ -245,12 +253,6 @@ class IntervalRows:
                     self.completed.append(row)
         return ended
 
-    def _name_preemptor(self, row: PlacementRow) -> None:
-        for preemption, victim in reversed(self._victims.get(row.pod_uid, ())):
-            if victim.status != "spared":
-                row.by_gang, row.by_position = preemption.gang, preemption.position
-                return
-
     def _bind(self, event: ev.RecordedEvent, data: ev.PodBound) -> None:
         uid, gang = _text(data.uid), event.gang_uid
         rows = self._open.get(gang, {}).get(uid, [])
@@ -258,9 +260,8 @@ class IntervalRows:
         if not returned and all(row.kind == "replacement" for row in rows):
             self._use_holds(event, [(_text(data.group), data.node)])
         rows = list(self._open.get(gang, {}).get(uid, ()))
-        held = next((row for row in rows if row.kind == "reserved"), None)
-        if held is None:
-            held = self._newest.get(gang, {}).get(uid)
+        newest = self._newest.get(gang, {}).get(uid)
+        held = next((row for row in rows if row.kind == "reserved"), newest)
         for kind, reason in (("reserved", "bound"), ("bound", "replaced")):
             for row in rows:
                 if row.kind == kind:
@@ -302,24 +303,6 @@ class IntervalRows:
             holds, key=lambda row: (row.from_at_us, row.pod.encode(), row.pod_uid.encode())
         )
         return bool(self._end(event, "replacement", [oldest.pod_uid], "replaced"))
-
-    def _hold(
-        self,
-        event: ev.RecordedEvent,
-        data: ev.MemberTerminated,
-        lost: list[PlacementRow],
-        gang: GangRow | None,
-    ) -> None:
-        if not data.held_until_us or data.cause == "node-lost":
-            return
-        for row in lost:
-            begin = {"from_position": event.position, "from_at_us": event.at_us}
-            priority = gang.priority if gang is not None else None
-            self._begin(
-                msgspec.structs.replace(
-                    row, kind="replacement", priority=priority, **begin, **dict.fromkeys(_ENDS)
-                )
-            )
 
     def _holds_capacity(self, gang: str) -> bool:
         return any(

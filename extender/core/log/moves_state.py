@@ -68,14 +68,13 @@ class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     def takes(self, gang_uid: GangUid, group: str, node: NodeName) -> bool:
         """Return whether a new member of a leaf on a node is the replacement of the current move."""
         move = self.current
-        return bool(self.lost_us) and (move.gang_uid, move.group, move.target) == (
-            gang_uid,
-            group,
-            node,
-        )
+        of_current = (move.gang_uid, move.group, move.target) == (gang_uid, group, node)
+        return bool(self.lost_us) and of_current
 
 
-def after_event(before: PendingMoves | None, event: ev.RecordedEvent) -> PendingMoves | None:
+def after_event(  # noqa: C901, PLR0911, PLR0912 -- one arm per event
+    before: PendingMoves | None, event: ev.RecordedEvent
+) -> PendingMoves | None:
     """Return the moves that are under way after an event; the same object where it changes nothing."""
     data = event.data
     if isinstance(data, ev.MovesPlanned):
@@ -83,37 +82,33 @@ def after_event(before: PendingMoves | None, event: ev.RecordedEvent) -> Pending
     if before is None:
         return None
     match data:
-        case ev.MoveCompleted() | ev.MovesPaused() | ev.MovesEnded() if data.plan == before.id:
-            return _followed(before, event, data)
+        case ev.MovesEnded() if data.plan == before.id:
+            return None
+        case ev.MovesPaused() if data.plan == before.id:
+            return msgspec.structs.replace(before, paused=data.paused, progress_us=event.at_us)
+        # of the last one `MovesEnded` follows in the same append
+        case ev.MoveCompleted() if data.plan == before.id and data.number < len(before.moves):
+            return msgspec.structs.replace(
+                before, made=data.number, progress_us=event.at_us, lost_us=0, replacement=_NONE
+            )
         case ev.MemberTerminated() if event.gang_uid == before.current.gang_uid:
-            return _lost(before, event, data)
+            if data.uid == before.current.uid:
+                return msgspec.structs.replace(before, lost_us=event.at_us, progress_us=event.at_us)
+            return _replaced(before, event, _NONE) if data.uid == before.replacement else before
         case ev.GangAdmitted() | ev.GangExtended():
             for record in data.assignments:
                 if before.takes(event.gang_uid, record.group, record.node):
                     return _replaced(before, event, record.uid)
-        case ev.PodBound():
-            return _bound(before, event, data)
+        case ev.PodBound() if data.uid == before.current.uid:
+            # it came back with its node, and has still to leave
+            return msgspec.structs.replace(before, lost_us=0, replacement=_NONE)
+        case ev.PodBound() if before.takes(event.gang_uid, data.group, data.node):
+            return _replaced(before, event, data.uid)
         case ev.ReservationReleased() if before.replacement in {pod.uid for pod in data.pods}:
             return _replaced(before, event, _NONE)
         case _:
             pass
     return before
-
-
-def _followed(
-    before: PendingMoves,
-    event: ev.RecordedEvent,
-    data: ev.MoveCompleted | ev.MovesPaused | ev.MovesEnded,
-) -> PendingMoves | None:
-    if isinstance(data, ev.MovesEnded):
-        return None
-    if isinstance(data, ev.MovesPaused):
-        return msgspec.structs.replace(before, paused=data.paused, progress_us=event.at_us)
-    if data.number == len(before.moves):  # `MovesEnded` follows in the same append
-        return before
-    return msgspec.structs.replace(
-        before, made=data.number, progress_us=event.at_us, lost_us=0, replacement=_NONE
-    )
 
 
 def _planned(event: ev.RecordedEvent, data: ev.MovesPlanned) -> PendingMoves:
@@ -128,19 +123,6 @@ def _planned(event: ev.RecordedEvent, data: ev.MovesPlanned) -> PendingMoves:
         for_gang=data.for_gang,
         for_uid=data.for_uid,
     )
-
-
-def _lost(before: PendingMoves, event: ev.RecordedEvent, data: ev.MemberTerminated) -> PendingMoves:
-    if data.uid == before.current.uid:
-        return msgspec.structs.replace(before, lost_us=event.at_us, progress_us=event.at_us)
-    return _replaced(before, event, _NONE) if data.uid == before.replacement else before
-
-
-def _bound(before: PendingMoves, event: ev.RecordedEvent, data: ev.PodBound) -> PendingMoves:
-    if data.uid == before.current.uid:  # it came back with its node, and has still to leave
-        return msgspec.structs.replace(before, lost_us=0, replacement=_NONE)
-    taken = before.takes(event.gang_uid, data.group, data.node)
-    return _replaced(before, event, data.uid) if taken else before
 
 
 def _replaced(before: PendingMoves, event: ev.RecordedEvent, uid: PodUid) -> PendingMoves:

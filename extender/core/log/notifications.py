@@ -14,7 +14,8 @@ import msgspec
 
 from extender.core.log import events as ev
 from extender.core.log.gang_phase import WaitingGang
-from extender.core.model.visibility import EVERYTHING, Visibility, name_for, namespace_of
+from extender.core.log.visible_events import preemptor_name
+from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
 
 # preempted: pods are evicted for a preemptor; spared: planned so, but its pods stay; never-fits: not even when no other pod
 # runs; waiting: for longer than the setting
@@ -108,14 +109,6 @@ def notifications_of(
 def _preempted(
     event: ev.RecordedEvent, data: ev.PreemptionPlanned, unit: ev.VictimUnit, readers: Visibility
 ) -> Notification:
-    pods = len(data.assignments)
-    preemptor = name_for(
-        readers,
-        f"{data.kind}/{event.gang}",
-        priority=data.priority,
-        pods=pods,
-        position=event.position,
-    )
     return Notification(
         type="preempted",
         id=f"{event.position}-preempted-{unit.uid}",
@@ -126,9 +119,9 @@ def _preempted(
             "uid": unit.uid,
             "priority": unit.priority,
             "pods": [{"pod": pod.pod, "node": pod.node} for pod in unit.pods],
-            "preemptor": preemptor,
+            "preemptor": preemptor_name(event, data, readers),
             "preemptor_priority": data.priority,
-            "preemptor_pods": pods,
+            "preemptor_pods": len(data.assignments),
         },
     )
 

@@ -43,7 +43,7 @@ from extender.core.model.cluster_view import ClusterView, changed_pods
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.message_formatting import counted
 from extender.core.model.object_identity import changed_keys
-from extender.core.model.visibility import is_hidden, namespace_of
+from extender.core.model.visibility import Visibility, is_hidden, name_for, namespace_of
 from extender.core.workloads.native_groups import AdoptedGroup
 from extender.core.workloads.tree_compiler import GroupSpec
 
@@ -131,6 +131,12 @@ class PendingPreemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Return `Kind/namespace/name` of the preemptor, or what stands for it where its name is hidden."""
         return self.gang if is_hidden(self.gang) else f"{self.kind}/{self.gang}"
 
+    def preemptor_for(self, readers: Visibility) -> str:
+        """Return the name of the preemptor, or what readers who do not see its namespace get instead of it."""
+        return name_for(
+            readers, self.preemptor, priority=self.priority, pods=self.pods, position=self.position
+        )
+
 
 class PreemptorRun(msgspec.Struct):
     """How long the members ran that were bound for a preemptor: event by event of its gang, from its plan on.
@@ -139,6 +145,7 @@ class PreemptorRun(msgspec.Struct):
     from its binding to its end, or to the end of its gang. The report *lost-work* computes the same in SQL.
     """
 
+    preemption: PlanId
     completed: bool = False
     bound: bool = False  # there is such a member
     longest_us: int = 0  # that one of the members that have ended ran
@@ -151,7 +158,7 @@ class PreemptorRun(msgspec.Struct):
             case PodBound() as data if not self.completed:
                 self.bound = True
                 self.bound_us[data.uid] = event.at_us
-            case PreemptionCompleted():
+            case PreemptionCompleted() as data if data.preemption == self.preemption:
                 self.completed = True
             case MemberTerminated() as data if data.uid in self.bound_us:
                 ended = [data.uid]
@@ -223,13 +230,8 @@ def evicted_pod(event: RecordedEvent, preemption: PendingPreemption) -> EvictedP
 
 def recently_gone(pods: Map[PodUid, EvictedPod], now_us: int) -> Map[PodUid, EvictedPod]:
     """Return the victims that are gone for less than `EVICTION_MEMORY_US`."""
-    old = [uid for uid, pod in pods.items() if now_us - pod.gone_us >= EVICTION_MEMORY_US]
-    if not old:
-        return pods
-    kept = pods.mutate()
-    for uid in old:
-        del kept[uid]
-    return kept.finish()
+    kept = {u: pod for u, pod in pods.items() if now_us - pod.gone_us < EVICTION_MEMORY_US}
+    return pods if len(kept) == len(pods) else Map(kept)
 
 
 def with_victim_gone(
@@ -249,11 +251,6 @@ def with_victim_gone(
         progress_us=event.at_us,
     )
     return None if after.ended and not after.victims else after
-
-
-def without_claims(before: PendingPreemption) -> PendingPreemption:
-    """Return the preemption without its claims: the reservations of the preemptor replace them."""
-    return msgspec.structs.replace(before, claims=Map())
 
 
 def completed_preemption(before: PendingPreemption) -> PendingPreemption | None:
@@ -542,11 +539,9 @@ def reservations_on(state: ReservationState, node: NodeName) -> dict[PodUid, Res
 
 
 def claims_of_kind(state: ReservationState, kind: ClaimKind) -> Iterator[CapacityClaim]:
-    """Yield the claims of one kind on all nodes."""
-    for claims in state.claims_on.values():
-        for claim in claims.values():
-            if claim.kind == kind:
-                yield claim
+    """Return the claims of one kind on all nodes."""
+    on_nodes = state.claims_on.values()
+    return (claim for claims in on_nodes for claim in claims.values() if claim.kind == kind)
 
 
 def reservation_of(state: ReservationState, uid: PodUid) -> Reservation | None:

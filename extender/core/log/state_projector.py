@@ -25,7 +25,6 @@ from extender.core.log.reservation_state import (
     BindFailure,
     BoundMember,
     CapacityHold,
-    EvictedPod,
     GangFields,
     GangState,
     LastDecision,
@@ -44,7 +43,6 @@ from extender.core.log.reservation_state import (
     preemption_summary,
     recently_gone,
     with_victim_gone,
-    without_claims,
 )
 from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import GangUid, NodeName, PodUid
@@ -60,9 +58,6 @@ if TYPE_CHECKING:
 
 # After this time without such a use `GangState.capacity_used_times` starts at one again.
 CAPACITY_USE_MEMORY_US: Final = 600_000_000
-_PreemptionEvent: TypeAlias = (
-    ev.PreemptionPlanned | ev.VictimGone | ev.PreemptionCompleted | ev.PreemptionCancelled
-)
 _NAMED_MAX: Final = 5  # pods that are named of those that did not arrive at the bind barrier
 _NO_NODES: Final[Map[NodeName, tuple[CapacityClaim, ...]]] = Map()
 _UNKNOWN: Final[dict[str, int]] = {}  # requests of a pod that had no reservation
@@ -206,6 +201,9 @@ class StateProjector:
                 else:
                     nodes.pop(node, None)
             claims_on = nodes.finish()
+        gang_of = self._gang_of_before  # the same object where no event has changed them
+        if gang_of is None:
+            gang_of = _closed(self._gang_of)
         return ReservationState(
             position=self.position,
             epoch=self._epoch,
@@ -213,7 +211,7 @@ class StateProjector:
             gangs=_closed(gangs),
             stream_versions=_closed(self._stream_versions),
             claims_on=claims_on,
-            gang_of=self._closed_gang_of(),
+            gang_of=gang_of,
             rejections=_closed(self._rejections),
             preemptions=self._preemptions,
             evicted_units=self._evicted_units,
@@ -225,11 +223,6 @@ class StateProjector:
             features=self._features,
             trees=_closed(self._trees),
         )
-
-    def _closed_gang_of(self) -> Map[PodUid, GangUid]:
-        """Return the gangs of all pods; the same object where no event has changed them."""
-        before = self._gang_of_before
-        return before if before is not None else _closed(self._gang_of)
 
     def apply(self, events: Iterable[ev.RecordedEvent]) -> None:
         """Apply events in order.
@@ -271,7 +264,7 @@ class StateProjector:
                 root.capacity_used_times = 0
                 root.bind_failure = None
             case ev.MemberTerminated() as data:
-                if event.gang_uid in self._roots or event.gang_uid in self._known:
+                if self._exists(event.gang_uid):
                     self._lose_member(event, self._root(event), data)
             case ev.GangRemoved():
                 self._complete(event)
@@ -284,12 +277,7 @@ class StateProjector:
                 root.refused_since_us = 0
                 if root.phase not in HOLDS_CAPACITY:
                     root.phase = "invalid"
-                root.last_decision = LastDecision(
-                    outcome="invalid",
-                    reasons=data.problems,
-                    position=event.position,
-                    at_us=event.at_us,
-                )
+                root.last_decision = _decision(event, "invalid", data.problems)
             case ev.NodeRejected() as data:
                 self._reject_node(event, data)
             case ev.GangGroupsChanged() as data:
@@ -299,13 +287,10 @@ class StateProjector:
                 labels = {key: data.after.get(key, "") for key in (*data.before, *data.after)}
                 before = root.topology.get(data.node, {})
                 root.topology[data.node] = dict.fromkeys(before, "") | labels
-            case (
-                ev.PreemptionPlanned()
-                | ev.VictimGone()
-                | ev.PreemptionCompleted()
-                | ev.PreemptionCancelled()
-            ) as data:
+            case ev.PreemptionPlanned() as data:
                 self._preempt(event, data)
+            case ev.VictimGone() | ev.PreemptionCompleted() | ev.PreemptionCancelled() as data:
+                self._follow_preemption(event, data)
             case ev.CapacityHeld() as data:
                 self._hold_capacity(event, data)
             case ev.CapacityHoldReleased() as data:
@@ -322,16 +307,7 @@ class StateProjector:
                 self._root(event).bind_failure = _bind_failure(event, data)
             case ev.MovesPlanned() if self._moves is None:
                 self._follow_moves(event)
-            case (
-                ev.DriftDetected()
-                | ev.ClockStepped()
-                | ev.LeaseAcquired()
-                | ev.CapacityMeasured()
-                | ev.MovesPlanned()
-                | ev.MoveCompleted()
-                | ev.MovesPaused()
-                | ev.MovesEnded()
-            ):
+            case _:  # it changes no state, or `apply` follows the moves
                 pass
 
     def _follow_moves(self, event: ev.RecordedEvent) -> None:
@@ -339,6 +315,9 @@ class StateProjector:
         self._moves = moves = after_event(before, event)
         if moves is not before:
             self._replace_claims(before.claims() if before else (), moves.claims() if moves else ())
+
+    def _exists(self, uid: GangUid) -> bool:
+        return uid in self._roots or uid in self._known
 
     def _root(self, event: ev.RecordedEvent) -> _OpenGang:
         """Return the root of an event to change it; an unknown root is created."""
@@ -374,26 +353,26 @@ class StateProjector:
         root = self._root(event)
         uid, at_us, plan, priority = event.gang_uid, event.at_us, data.plan, data.priority
         indexed = not self._past
-        reserved = planned_claims("reservation", plan, uid, data, at_us=at_us)
-        for reservation in reserved:
+        for reservation in planned_claims("reservation", plan, uid, data, at_us=at_us):
             root.reservations[reservation.uid] = reservation
             if indexed:
                 self._claims_on(reservation.node)[reservation.key] = reservation
                 self._assign(reservation.uid, uid)
-        if root.previous_nodes:
-            root.previous_nodes = _without(root.previous_nodes, data)
+        if root.previous_nodes:  # none are left after an admission
+            reserved = {record.uid for record in data.assignments}
+            left = root.previous_nodes.items() if isinstance(data, ev.GangExtended) else ()
+            root.previous_nodes = Map({u: node for u, node in left if u not in reserved})
         self._use_holds(root, [(record.group, record.node) for record in data.assignments])
         for name, labels in data.topology.items():
             if labels:
                 node = NodeName(name)
                 root.topology[node] = dict.fromkeys(root.topology.get(node, {}), "") | labels
-        root.plan = plan
-        root.priority = priority
-        root.groups = data.groups
+        root.plan, root.priority, root.groups = plan, priority, data.groups
         root.last_decision = None
         root.refused_since_us = 0
-        if uid in self._preemptions:
-            self._set_preemption(uid, without_claims(self._preemptions[uid]))
+        if (preemption := self._preemptions.get(uid)) is not None:
+            # the reservations of the preemptor replace its claims
+            self._set_preemption(uid, msgspec.structs.replace(preemption, claims=Map()))
         if isinstance(data, ev.GangAdmitted):
             if root.phase != "scheduled":
                 root.phase = "admitted"
@@ -433,47 +412,55 @@ class StateProjector:
         delays = data.reason in UNUSED_HOLD
         unused = _with_unused(recent.get(namespace), hold, now_us, delays=delays)
         self._unused_holds = Map(recent | {namespace: unused})
-        if delays and (event.gang_uid in self._roots or event.gang_uid in self._known):
+        if delays and self._exists(event.gang_uid):
             self._root(event).no_hold_until_us = unused.until_us
 
-    def _preempt(self, event: ev.RecordedEvent, data: _PreemptionEvent) -> None:
-        """Apply an event of a preemption; events of an unknown preemption are ignored."""
+    def _preempt(self, event: ev.RecordedEvent, data: ev.PreemptionPlanned) -> None:
+        uid, extras = event.gang_uid, False
+        self._evicted_pods = recently_gone(self._evicted_pods, event.at_us)
+        if (before := self._preemptions.get(uid)) is not None:  # replaced: its victims end, too
+            self._remember_gone(event, before, before.victims)
+        if data.kind != "Pod":
+            root = self._root(event)
+            extras = root.phase == "scheduled"
+            # the answer while its victims terminate (E-12)
+            text = f"waits for its preemption to finish: {preemption_summary(data)}"
+            root.last_decision = _decision(event, PREEMPTING, (text,))
+        self._set_preemption(uid, planned_preemption(event, data, extras=extras))
+
+    def _follow_preemption(
+        self,
+        event: ev.RecordedEvent,
+        data: ev.VictimGone | ev.PreemptionCompleted | ev.PreemptionCancelled,
+    ) -> None:
+        """Apply an event of the preemption of a root; one of an unknown preemption is ignored."""
         uid = event.gang_uid
         before = self._preemptions.get(uid)
+        if before is None:
+            return
         match data:
-            case ev.PreemptionPlanned():
-                extras = False
-                self._evicted_pods = recently_gone(self._evicted_pods, event.at_us)
-                if before is not None:  # replaced: its victims end, too
-                    self._remember_gone(event, before, before.victims)
-                if data.kind != "Pod":
-                    root = self._root(event)
-                    extras = root.phase == "scheduled"
-                    root.last_decision = _preempting(event, data)
-                self._set_preemption(uid, planned_preemption(event, data, extras=extras))
-            case ev.VictimGone() if before is not None:
+            case ev.VictimGone():
                 self._remember_gone(event, before, [data.uid] * (data.uid in before.victims))
                 self._set_preemption(uid, with_victim_gone(event, before, data))
                 if data.via in EVICTED_BY_EXTENDER:
                     self._remember(event, before, data.unit)
-            case ev.PreemptionCompleted() if before is not None:
+            case ev.PreemptionCompleted():
                 self._set_preemption(uid, completed_preemption(before))
-                if uid in self._roots or uid in self._known:
+                if self._exists(uid):
                     self._root(event).failed_preemptions = 0
-            case ev.PreemptionCancelled() if before is not None:
+            case ev.PreemptionCancelled():
                 partly = data.reason == "taken-over" and before.kind != "Pod"
                 lost = data.taken_over_nodes if partly else None
                 after = cancelled_preemption(before, data.units_in_progress, lost=lost)
                 self._set_preemption(uid, after)
-                if uid in self._roots or uid in self._known:
-                    root = self._root(event)
-                    if root.last_decision is not None and root.last_decision.outcome == PREEMPTING:
-                        root.last_decision = None  # the next pass records a new answer
-                    if data.reason in FAILED_REASONS:
-                        root.failed_preemptions += 1
-                        root.failed_preemption_us = event.at_us
-            case _:
-                pass
+                if not self._exists(uid):
+                    return
+                root = self._root(event)
+                if root.last_decision is not None and root.last_decision.outcome == PREEMPTING:
+                    root.last_decision = None  # the next pass records a new answer
+                if data.reason in FAILED_REASONS:
+                    root.failed_preemptions += 1
+                    root.failed_preemption_us = event.at_us
 
     def _remember_gone(
         self, event: ev.RecordedEvent, preemption: PendingPreemption, pods: Iterable[PodUid]
@@ -489,10 +476,9 @@ class StateProjector:
         if preemption.kind == "Pod":
             oldest_us = event.at_us - EVICTION_MEMORY_US
             for other, taken in self._evicted_units.items():
-                exists = other in self._roots or other in self._known
-                if not exists and max(taken.values()) < oldest_us:
+                if not self._exists(other) and max(taken.values()) < oldest_us:
                     self._evicted_units = self._evicted_units.delete(other)
-        elif uid not in self._roots and uid not in self._known:
+        elif not self._exists(uid):
             return
         self._evicted_units = self._evicted_units.set(
             uid, self._evicted_units.get(uid, Map()).set(unit, event.at_us)
@@ -509,7 +495,7 @@ class StateProjector:
             self._replace_claims(chain(*old.values()), chain(*new.values()))
 
     def _refuse(self, event: ev.RecordedEvent, data: ev.GangUnschedulable) -> None:
-        root = self._root(event)
+        root, reduced = self._root(event), data.preemption_notes_reduced
         root.last_decision = LastDecision(
             outcome=data.outcome,
             reasons=data.reasons + data.preemption_notes,
@@ -518,9 +504,7 @@ class StateProjector:
             help=data.help,
             when_empty=data.when_empty,
             reasons_when_empty=data.reasons_when_empty,
-            reasons_reduced=(*data.reasons, *data.preemption_notes_reduced)
-            if data.preemption_notes_reduced
-            else (),
+            reasons_reduced=(*data.reasons, *reduced) if reduced else (),
         )
         if data.outcome not in NO_CAPACITY:
             root.refused_since_us = 0
@@ -570,10 +554,8 @@ class StateProjector:
             elif pod.uid in root.replacement_holds:
                 self._drop_hold(root, pod.uid)
         if data.taken_by:
-            if event.at_us - root.capacity_used_us < CAPACITY_USE_MEMORY_US:
-                root.capacity_used_times += 1
-            else:
-                root.capacity_used_times = 1
+            is_recent = event.at_us - root.capacity_used_us < CAPACITY_USE_MEMORY_US
+            root.capacity_used_times = root.capacity_used_times + 1 if is_recent else 1
             root.capacity_used_us = event.at_us
         self._undo_if_empty(root)
 
@@ -592,51 +574,35 @@ class StateProjector:
     def _lose_member(
         self, event: ev.RecordedEvent, root: _OpenGang, data: ev.MemberTerminated
     ) -> None:
-        if data.uid in root.bound:
-            member = root.bound.pop(data.uid)
-            self._note_end(event, root, member, data)
-            if data.uid in self._evicted_pods:
-                self._evicted_pods = self._evicted_pods.delete(data.uid)
-            if data.cause == "node-lost":
-                root.lost_with_node[data.uid] = member
-            elif data.held_until_us:
-                self._add_hold(root, member, event.at_us, data.held_until_us)
-            if not self._past:
-                self._unassign(data.uid, root.uid)
-            self._undo_if_empty(root)
-
-    def _note_end(
-        self,
-        event: ev.RecordedEvent,
-        root: _OpenGang,
-        member: BoundMember,
-        data: ev.MemberTerminated,
-    ) -> None:
-        """Count a member that succeeded, or record its loss."""
+        uid, member = data.uid, root.bound.pop(data.uid, None)
+        if member is None:
+            return
         if (data.cause, data.message) == ("ended", SUCCEEDED):
             before = root.succeeded.get(member.group, 0)
             root.succeeded = root.succeeded | {member.group: before + 1}
-            return
-        by = self._preemptor_of(event, data.uid)
-        root.last_loss = MemberLoss(
-            pod=data.pod, uid=data.uid, node=data.node, cause=data.cause, message=data.message,
-            position=event.position, at_us=event.at_us, preemptor=by.preemptor, preemption=by.position,
-            preemptor_priority=by.priority, preemptor_pods=by.pods,
-        )  # fmt: skip
-
-    def _preemptor_of(self, event: ev.RecordedEvent, uid: PodUid) -> EvictedPod:
-        """Return the preemptor of the newest preemption that a pod is or was a victim of; without a name: there is none."""
-        preemptors = [evicted_pod(event, p) for p in self._preemptions.values() if uid in p.victims]
-        evicted = self._evicted_pods.get(uid)
-        if evicted is not None:
-            preemptors.append(evicted)
-        return max(preemptors, key=lambda preemptor: preemptor.position, default=NO_PREEMPTOR)
-
-    def _add_hold(self, root: _OpenGang, member: BoundMember, at_us: int, until_us: int) -> None:
-        """Add the replacement hold of a lost member."""
-        hold = replacement_hold(member, root, at_us=at_us, until_us=until_us)
-        root.replacement_holds = root.replacement_holds.set(member.uid, hold)
-        self._replace_claims((), [hold])
+        else:
+            # by the newest preemption that the pod is or was a victim of
+            preemptors = [
+                evicted_pod(event, p) for p in self._preemptions.values() if uid in p.victims
+            ]
+            evicted = self._evicted_pods.get(uid, NO_PREEMPTOR)
+            by = max((*preemptors, evicted), key=lambda preemptor: preemptor.position)
+            root.last_loss = MemberLoss(
+                pod=data.pod, uid=uid, node=data.node, cause=data.cause, message=data.message,
+                position=event.position, at_us=event.at_us, preemptor=by.preemptor, preemption=by.position,
+                preemptor_priority=by.priority, preemptor_pods=by.pods,
+            )  # fmt: skip
+        if uid in self._evicted_pods:
+            self._evicted_pods = self._evicted_pods.delete(uid)
+        if data.cause == "node-lost":
+            root.lost_with_node[uid] = member
+        elif data.held_until_us:
+            hold = replacement_hold(member, root, at_us=event.at_us, until_us=data.held_until_us)
+            root.replacement_holds = root.replacement_holds.set(uid, hold)
+            self._replace_claims((), [hold])
+        if not self._past:
+            self._unassign(uid, root.uid)
+        self._undo_if_empty(root)
 
     def _drop_hold(self, root: _OpenGang, uid: PodUid) -> None:
         self._replace_claims([root.replacement_holds[uid]])
@@ -650,16 +616,13 @@ class StateProjector:
         """
         elsewhere: list[str] = []
         for group, node in places if root.replacement_holds else ():
-            same = [
-                v for v in root.replacement_holds.values() if (v.group, v.node) == (group, node)
-            ]
-            if same:
+            holds = root.replacement_holds.values()
+            if same := [v for v in holds if (v.group, v.node) == (group, node)]:
                 self._drop_hold(root, min(same, key=_hold_age).uid)
             else:
                 elsewhere.append(group)
         for group in elsewhere:
-            others = [v for v in root.replacement_holds.values() if v.group == group]
-            if others:
+            if others := [v for v in root.replacement_holds.values() if v.group == group]:
                 self._drop_hold(root, min(others, key=_hold_age).uid)
 
     def _undo_if_empty(self, root: _OpenGang) -> None:
@@ -672,8 +635,7 @@ class StateProjector:
 
     def _reject_node(self, event: ev.RecordedEvent, data: ev.NodeRejected) -> None:
         key = RejectionKey(event.gang_uid, data.uid, data.node)
-        before = self._rejections.get(key)
-        times = before.times + 1 if before is not None else 1
+        times = self._rejections[key].times + 1 if key in self._rejections else 1
         self._rejections[key] = RejectionState(
             data.by_shape, data.until_ms, event.at_us // 1000, times
         )
@@ -738,21 +700,9 @@ def _hold_age(hold: CapacityClaim) -> tuple[int, str, PodUid]:
     return hold.at_us, hold.pod, hold.uid
 
 
-def _without(
-    previous: Map[PodUid, NodeName], data: ev.GangAdmitted | ev.GangExtended
-) -> Map[PodUid, NodeName]:
-    """Return the previous nodes without those of members that have a reservation again; none after an admission."""
-    if isinstance(data, ev.GangAdmitted):
-        return Map()
-    reserved = {record.uid for record in data.assignments}
-    return Map({uid: node for uid, node in previous.items() if uid not in reserved})
-
-
-def _preempting(event: ev.RecordedEvent, data: ev.PreemptionPlanned) -> LastDecision:
-    """Return the answer of a root while its victims terminate (E-12)."""
-    text = f"waits for its preemption to finish: {preemption_summary(data)}"
+def _decision(event: ev.RecordedEvent, outcome: str, reasons: tuple[str, ...]) -> LastDecision:
     return LastDecision(
-        outcome=PREEMPTING, reasons=(text,), position=event.position, at_us=event.at_us
+        outcome=outcome, reasons=reasons, position=event.position, at_us=event.at_us
     )
 
 
@@ -760,20 +710,17 @@ def _bind_failure(
     event: ev.RecordedEvent, data: ev.BindBarrierTimedOut | ev.PodBindFailed
 ) -> BindFailure:
     """Return what kept members from being bound; pods of a large gang are left out."""
+    position, at_us = event.position, event.at_us
     if isinstance(data, ev.PodBindFailed):
         return BindFailure(
-            pods=(data.pod,),
-            node=data.node,
-            error=data.error,
-            position=event.position,
-            at_us=event.at_us,
+            pods=(data.pod,), node=data.node, error=data.error, position=position, at_us=at_us
         )
     return BindFailure(
         pods=data.missing[:_NAMED_MAX],
         arrived=len(data.arrived),
         missing=len(data.missing),
-        position=event.position,
-        at_us=event.at_us,
+        position=position,
+        at_us=at_us,
         still_arriving=data.still_arriving,
     )
 
@@ -804,6 +751,7 @@ def _tree(
     )
     if isinstance(data, ev.TreeRefused):
         return refused
+    resumes = refused.suspended and not data.suspended
     return msgspec.structs.replace(
         refused,
         owner=data.owner,
@@ -813,11 +761,5 @@ def _tree(
         notices=data.notices,
         suspended=data.suspended,
         adopted=data.adopted,
-        resumed_us=_resumed_us(event, data, before),
+        resumed_us=event.at_us if resumes else refused.resumed_us,
     )
-
-
-def _resumed_us(event: ev.RecordedEvent, data: ev.TreeCompiled, before: WorkloadTree | None) -> int:
-    if before is None:
-        return 0
-    return event.at_us if before.suspended and not data.suspended else before.resumed_us

@@ -3,13 +3,13 @@
 The event keeps its type. Of objects of other namespaces only what explains the state of objects of the reader is
 left: kind, priority, size, and the position of the event. The texts of an event are those that were recorded without
 names. An event that explains nothing about the namespaces of the reader is not shown. What is not listed here is
-hidden: each type of event has its case.
+hidden.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, assert_never
+from typing import Final
 
 import msgspec
 
@@ -27,6 +27,13 @@ _OF_CLUSTER: Final = (
 )
 _OF_WORKLOADS: Final = (ev.TreeCompiled, ev.TreeRefused, ev.TreeRetired)
 _OF_PREEMPTIONS: Final = (ev.PreemptionPlanned, ev.VictimGone)
+# Events of an own gang that are shown whole: they have names of its own namespace, and nodes.
+_OF_OWN_GANG: Final = (
+    ev.GangObserved, ev.GangAdmitted, ev.GangExtended, ev.GangInvalid, ev.PodBound, ev.PodBindFailed,
+    ev.BindBarrierTimedOut, ev.NodeRejected, ev.GangScheduled, ev.GangGroupsChanged,
+    ev.MemberTerminated, ev.NodeTopologyChanged, ev.PreemptionCompleted, ev.GangRemoved,
+    ev.DriftDetected, ev.CapacityHeld, ev.CapacityHoldReleased, ev.MoveCompleted,
+)  # fmt: skip
 SHARED_TYPES: Final = tuple(
     data.__name__ for data in (*_OF_PREEMPTIONS, *_OF_CLUSTER, *_OF_WORKLOADS)
 )
@@ -61,42 +68,20 @@ def visible_event(
 
 
 def _others_name(event: ev.RecordedEvent, readers: Visibility) -> str:
-    data = event.data
-    if isinstance(data, ev.PreemptionPlanned):
-        return name_for(
-            readers,
-            f"{data.kind}/{event.gang}",
-            priority=data.priority,
-            pods=len(data.assignments),
-            position=event.position,
-        )
+    if isinstance(event.data, ev.PreemptionPlanned):
+        return preemptor_name(event, event.data, readers)
     return name_for(readers, f"gang/{event.gang}")
+
+
+def preemptor_name(event: ev.RecordedEvent, data: ev.PreemptionPlanned, readers: Visibility) -> str:
+    """Return the name of the preemptor of a plan, or what readers who do not see its namespace get instead of it."""
+    name, pods = f"{data.kind}/{event.gang}", len(data.assignments)
+    return name_for(readers, name, priority=data.priority, pods=pods, position=event.position)
 
 
 def _of_own_gang(event: ev.RecordedEvent, readers: Visibility) -> ev.AnyEventData | None:
     """Return the data of an event of a gang that the readers see."""
     match event.data:
-        case (
-            ev.GangObserved()
-            | ev.GangAdmitted()
-            | ev.GangExtended()
-            | ev.GangInvalid()
-            | ev.PodBound()
-            | ev.PodBindFailed()
-            | ev.BindBarrierTimedOut()
-            | ev.NodeRejected()
-            | ev.GangScheduled()
-            | ev.GangGroupsChanged()
-            | ev.MemberTerminated()
-            | ev.NodeTopologyChanged()
-            | ev.PreemptionCompleted()
-            | ev.GangRemoved()
-            | ev.DriftDetected()
-            | ev.CapacityHeld()
-            | ev.CapacityHoldReleased()
-            | ev.MoveCompleted()
-        ) as data:
-            return data  # names of its own namespace, and nodes
         case ev.GangUnschedulable() as data:
             return msgspec.structs.replace(
                 data,
@@ -111,22 +96,8 @@ def _of_own_gang(event: ev.RecordedEvent, readers: Visibility) -> ev.AnyEventDat
             return _own_victim_gone(data, readers)
         case ev.PreemptionCancelled() as data:
             return _cancelled(data, readers)
-        case (
-            ev.CapacityMeasured()
-            | ev.ClockStepped()
-            | ev.ControlPlaneFeaturesDetected()
-            | ev.TreeCompiled()
-            | ev.TreeRefused()
-            | ev.TreeRetired()
-            | ev.HistoryTruncated()
-            | ev.LeaseAcquired()
-            | ev.MovesPlanned()
-            | ev.MovesPaused()
-            | ev.MovesEnded()
-        ) as data:
-            return _of_no_gang(data, readers)
-        case _ as never:
-            assert_never(never)
+        case data:
+            return data if isinstance(data, _OF_OWN_GANG) else _of_no_gang(data, readers)
 
 
 def _of_others(
@@ -181,7 +152,10 @@ def _own_plan(data: ev.PreemptionPlanned, readers: Visibility) -> ev.PreemptionP
         data,
         victims=tuple(_unit(unit, readers) for unit in data.victims),
         superseded=tuple(_superseded(record, readers) for record in data.superseded),
-        alternatives=tuple(_alternative(record, readers) for record in data.alternatives),
+        alternatives=tuple(
+            msgspec.structs.replace(record, units=tuple(name_for(readers, u) for u in record.units))
+            for record in data.alternatives
+        ),
         already_terminating=tuple(_victim_pod(pod, readers) for pod in data.already_terminating),
     )
 
@@ -237,10 +211,6 @@ def _superseded(record: ev.SupersededRecord, readers: Visibility) -> ev.Supersed
         priority=record.priority,
         pods=tuple(ev.ReleasedPod(pod="", uid=PodUid(""), node=NodeName("")) for _ in record.pods),
     )
-
-
-def _alternative(record: ev.AlternativeRecord, readers: Visibility) -> ev.AlternativeRecord:
-    return msgspec.structs.replace(record, units=tuple(name_for(readers, u) for u in record.units))
 
 
 def _own_victim_gone(data: ev.VictimGone, readers: Visibility) -> ev.VictimGone:

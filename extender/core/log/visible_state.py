@@ -55,8 +55,8 @@ def visible_state(state: ReservationState, readers: Visibility) -> ReservationSt
         features=state.features,
         trees=Map(
             {
-                uid: tree
-                for uid, tree in state.trees.items()
+                u: tree
+                for u, tree in state.trees.items()
                 if readers.sees(namespace_of(tree.workload))
             }
         ),
@@ -84,10 +84,9 @@ def visible_gang(root: GangState, readers: Visibility) -> GangState:
     """Return a gang of a namespace that readers see, without names of other namespaces in what was decided about it."""
     if readers.everything:
         return root
-    decision = root.last_decision
+    decision, loss = root.last_decision, root.last_loss
     if decision is not None:
         decision = reduced_decision(decision, readers)
-    loss = root.last_loss
     if loss is not None:
         loss = _visible_loss(loss, readers)
     if decision is root.last_decision and loss is root.last_loss:
@@ -123,29 +122,23 @@ def visible_preemption(
         return preemption
     if readers.sees(namespace_of(preemption.gang)):
         return _own(preemption, readers)
-    units = [
-        (unit, priority)
+    units = {
+        unit: priority
         for unit, priority in zip(preemption.units, preemption.priorities, strict=True)
         if readers.sees(namespace_of(unit))
-    ]
+    }
     if not units:
         return None
     return msgspec.structs.replace(
         preemption,
         gang_uid=hidden_uid(preemption.position),
-        gang=name_for(
-            readers,
-            preemption.preemptor,
-            priority=preemption.priority,
-            pods=preemption.pods,
-            position=preemption.position,
-        ),
-        units=tuple(unit for unit, _ in units),
-        priorities=tuple(priority for _, priority in units),
+        gang=preemption.preemptor_for(readers),
+        units=tuple(units),
+        priorities=tuple(units.values()),
         victims=Map(
             {uid: v for uid, v in preemption.victims.items() if readers.sees(namespace_of(v.pod))}
         ),
-        started_units=preemption.started_units.intersection(unit for unit, _ in units),
+        started_units=preemption.started_units & units.keys(),
         claims=Map(),
         already_terminating=frozenset(),
         extras=frozenset(),

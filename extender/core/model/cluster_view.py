@@ -27,7 +27,6 @@ from extender.core.model.pod_groups import (
     Forest,
     Group,
     PodChange,
-    Tree,
     build_forest,
     composite_key,
     forest_with_moves,
@@ -171,16 +170,12 @@ def with_nodes(view: ClusterView, nodes: Iterable[Node]) -> ClusterView:
     """Add or replace nodes."""
     last = {node.name: node for node in nodes}
     changed = {name: node for name, node in last.items() if view.nodes.get(name) != node}
-    if not changed:
-        return view
-    return _with_nodes(view, view.nodes.update(changed), *changed)
+    return _with_nodes(view, view.nodes.update(changed), *changed) if changed else view
 
 
 def without_node(view: ClusterView, name: NodeName) -> ClusterView:
     """Remove a node; pods on it stay until they are removed."""
-    if name not in view.nodes:
-        return view
-    return _with_nodes(view, view.nodes.delete(name), name)
+    return _with_nodes(view, view.nodes.delete(name), name) if name in view.nodes else view
 
 
 def _with_nodes(view: ClusterView, nodes: Map[NodeName, Node], *changed: NodeName) -> ClusterView:
@@ -222,49 +217,45 @@ def _with_groups(view: ClusterView, groups: Map[GroupKey, Group], key: GroupKey)
     )
 
 
+def _with_value(
+    view: ClusterView, field: str, key: object, value: object, **changes: object
+) -> ClusterView:
+    """Return the view with a value, or with None without it, in a map that nothing else follows from."""
+    values: Map[object, object] = getattr(view, field)
+    if values.get(key) == value:
+        return view
+    changes = {"revision": view.revision + 1, **changes, field: _set(values, key, value)}
+    return msgspec.structs.replace(view, **changes)
+
+
 def with_guard(view: ClusterView, key: GroupKey, guard: Guard | None) -> ClusterView:
     """Set or, with None, remove the guard of one of our group objects."""
     if view.guards.get(key) == guard:
         return view
-    changed = _set(view.guards, key, guard)
-    return msgspec.structs.replace(
-        view, guards=changed, guard_log=view.guard_log.followed_by(key), revision=view.revision + 1
-    )
+    return _with_value(view, "guards", key, guard, guard_log=view.guard_log.followed_by(key))
 
 
 def with_blueprints(
     view: ClusterView, workload: tuple[str, str], templates: tuple[Blueprint, ...] | None
 ) -> ClusterView:
     """Set or, with None, remove the templates of a Workload."""
-    if view.blueprints.get(workload) == templates:
-        return view
-    changed = _set(view.blueprints, workload, templates)
-    return msgspec.structs.replace(view, blueprints=changed, revision=view.revision + 1)
+    return _with_value(view, "blueprints", workload, templates)
 
 
 def with_pdb(view: ClusterView, budget: PodDisruptionBudget) -> ClusterView:
     """Add or replace a PodDisruptionBudget."""
-    name = (budget.namespace, budget.name)
-    if view.budgets.get(name) == budget:
-        return view
-    changed = view.budgets.set(name, budget)
-    return msgspec.structs.replace(view, budgets=changed, revision=view.revision + 1)
+    return _with_value(view, "budgets", (budget.namespace, budget.name), budget)
 
 
 def without_pdb(view: ClusterView, namespace: str, name: str) -> ClusterView:
     """Remove a PodDisruptionBudget."""
-    if (namespace, name) not in view.budgets:
-        return view
-    changed = view.budgets.delete((namespace, name))
-    return msgspec.structs.replace(view, budgets=changed, revision=view.revision + 1)
+    return _with_value(view, "budgets", (namespace, name), None)
 
 
 def with_pod(view: ClusterView, pod: Pod) -> ClusterView:
     """Add or replace a pod that has not ended."""
     before = view.pods.get(pod.uid)
-    if before == pod:
-        return view
-    return _with_changed_pod(view, pod.uid, before, pod)
+    return view if before == pod else _with_changed_pod(view, pod.uid, before, pod)
 
 
 def with_new_pods(view: ClusterView, pods: Iterable[Pod]) -> ClusterView:
@@ -309,9 +300,7 @@ def _filed_together(
 def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
     """Remove a pod that was deleted or has ended."""
     before = view.pods.get(uid)
-    if before is None:
-        return view
-    return _with_changed_pod(view, uid, before, None)
+    return view if before is None else _with_changed_pod(view, uid, before, None)
 
 
 def _with_changed_pod(
@@ -404,10 +393,7 @@ def with_end(view: ClusterView, uid: PodUid, end: PodEnd | None) -> ClusterView:
 
     The revision does not change: the removal of the pod changes it, and removing the record affects no decision.
     """
-    if view.ends.get(uid) == end:
-        return view
-    changed = _set(view.ends, uid, end)
-    return msgspec.structs.replace(view, ends=changed)
+    return _with_value(view, "ends", uid, end, revision=view.revision)
 
 
 def groups_above(view: ClusterView, leaf: GroupKey | None) -> list[Group]:
@@ -446,31 +432,25 @@ def forest_after(before: ClusterView, forest: Forest, view: ClusterView) -> Fore
     moved: set[GroupKey] = set()
     if before.groups is not view.groups:
         stayed, moved = _group_changes(before, view, changed_groups(before, view))
-    trees = forest.trees
+    trees, pods_of = forest.trees, functools.partial(_pods_of, view)
     if moved:
         forest = forest_with_moves(
-            forest,
-            view.groups,
-            moved,
-            lambda leaf: _pods_of(view, leaf),
-            max_children=view.max_children,
+            forest, view.groups, moved, pods_of, max_children=view.max_children
         )
     pods: dict[GroupKey, list[PodChange]] = {}
     if before.members is not view.members:
         pods = pods_by_leaf(before, view)
         if forest.trees is not trees:  # a tree that was built again has the pods of now
-            pods = {leaf: p for leaf, p in pods.items() if _is_in(forest, trees, leaf)}
-    members = {leaf: view.members.get(leaf, Map()).values() for leaf in pods}
+            pods = {
+                leaf: changes
+                for leaf, changes in pods.items()
+                if (root := forest.root_of.get(leaf)) and forest.trees[root] is trees.get(root)
+            }
+    members = {leaf: view.members.get(leaf, NO_PODS).values() for leaf in pods}
     updated = forest_with_updates(
         forest, view.groups, stayed, members, pods=pods, max_children=view.max_children
     )
     return updated or forest_of(view)
-
-
-def _is_in(forest: Forest, trees: Mapping[GroupKey, Tree], leaf: GroupKey) -> bool:
-    """Return whether a leaf is in one of some trees."""
-    root_key = forest.root_of.get(leaf)
-    return root_key is not None and forest.trees[root_key] is trees.get(root_key)
 
 
 def pods_by_leaf(before: ClusterView, view: ClusterView) -> dict[GroupKey, list[PodChange]]:
@@ -541,10 +521,7 @@ def forest_steps(
         step(part, view.groups)
         yield before, forest
     if not stayed:
-        yield (
-            msgspec.structs.replace(before, groups=view.groups, group_log=view.group_log),
-            forest,
-        )
+        yield msgspec.structs.replace(before, groups=view.groups, group_log=view.group_log), forest
 
 
 def _parents_first(
@@ -630,5 +607,4 @@ def _changed(logged: Sequence[_K] | None, olds: Map[_K, _T], news: Map[_K, _T]) 
 
 
 def _pods_of(view: ClusterView, leaf: GroupKey) -> tuple[Pod, ...]:
-    pods = view.members.get(leaf)
-    return () if pods is None else tuple(pods.values())
+    return tuple(view.members.get(leaf, NO_PODS).values())

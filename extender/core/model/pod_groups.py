@@ -11,7 +11,7 @@ import bisect
 import itertools
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import msgspec
 from immutables import Map
@@ -180,12 +180,10 @@ def kind_of(text: str) -> GroupKind:
     Raises:
         ValueError: `text` is not PodGroup or CompositePodGroup.
     """
-    if text == "PodGroup":
-        return "PodGroup"
-    if text == "CompositePodGroup":
-        return "CompositePodGroup"
-    msg = f"kind {text!r} is not a pod group"
-    raise ValueError(msg)
+    for kind in get_args(GroupKind):
+        if kind == text:
+            return cast("GroupKind", kind)
+    raise ValueError(f"kind {text!r} is not a pod group")
 
 
 class _Chain(msgspec.Struct, frozen=True, gc=False):
@@ -197,9 +195,9 @@ class _Chain(msgspec.Struct, frozen=True, gc=False):
 
 def _above(group: Group, groups: Mapping[GroupKey, Group]) -> Group | _Chain:
     """Return the parent of a group, or the end of its chain where it has none."""
-    if group.parent is None:
+    parent_key = key_of_parent(group)
+    if parent_key is None:
         return _Chain(group.key, None)
-    parent_key = composite_key(group.key.namespace, group.parent)
     parent = groups.get(parent_key)
     if parent is None:
         text = f"{group.key} waits for its parent {parent_key}, which does not exist"
@@ -316,8 +314,7 @@ def _joined(
             orphans[key] = Orphan(group=group, problem=chain.problem)
             continue
         rooted.append(group)
-        if group.parent is not None:
-            parent = composite_key(key.namespace, group.parent)
+        if (parent := key_of_parent(group)) is not None:
             children.setdefault(parent, []).append(group)
     surplus, dropped = _without_surplus(rooted, children, max_children, outside or {}, rest or {})
     orphans |= dropped
@@ -342,18 +339,12 @@ def _joined(
         trees[root_key] = _judged(some[root_key], kids, pods, surplus, max_children)
     populated = {key: tree for key, tree in trees.items() if tree.has_members}
     return Forest(
-        trees=trees,
-        root_of=root_of,
-        orphans=orphans,
-        populated=populated,
-        surplus=surplus,
+        trees=trees, root_of=root_of, orphans=orphans, populated=populated, surplus=surplus
     )
 
 
 def _waiting_after(
-    waiting: Map[GroupKey, frozenset[GroupKey]],
-    removed: Iterable[Orphan],
-    come: Iterable[Orphan],
+    waiting: Map[GroupKey, frozenset[GroupKey]], removed: Iterable[Orphan], come: Iterable[Orphan]
 ) -> Map[GroupKey, frozenset[GroupKey]]:
     """Return the orphans by parent after some went and others came."""
     removed_by, come_by = _by_parent(removed), _by_parent(come)
@@ -371,9 +362,8 @@ def _waiting_after(
 def _by_parent(orphans: Iterable[Orphan]) -> dict[GroupKey, list[GroupKey]]:
     by_parent: dict[GroupKey, list[GroupKey]] = {}
     for orphan in orphans:
-        key, parent = orphan.group.key, orphan.group.parent
-        if parent is not None:
-            by_parent.setdefault(composite_key(key.namespace, parent), []).append(key)
+        if (parent := key_of_parent(orphan.group)) is not None:
+            by_parent.setdefault(parent, []).append(orphan.group.key)
     return by_parent
 
 
@@ -555,18 +545,12 @@ def _renewed(
         return None
     children = tree.children
     if now:
-        parents = {
-            composite_key(old.key.namespace, old.parent) for old in olds if old.parent is not None
-        }
         children = dict(tree.children)
-        for parent in parents & children.keys():
+        for parent in children.keys() & {key_of_parent(old) for old in olds}:
             children[parent] = tuple(now.get(child.key, child) for child in children[parent])
-    pods = tree.members
-    if members:
-        sorted_pods = {
-            leaf: tuple(sorted(leaf_pods, key=_member_order)) for leaf, leaf_pods in members.items()
-        }
-        pods = {**pods, **sorted_pods}
+    pods = dict(tree.members)
+    for leaf, leaf_pods in members.items():
+        pods[leaf] = tuple(sorted(leaf_pods, key=_member_order))
     root = now.get(tree.root.key, tree.root)
     if members or any(_FIELDS_OF_RULES(old) != _FIELDS_OF_RULES(now[old.key]) for old in olds):
         return _judged(root, children, pods, surplus, max_children)
@@ -604,10 +588,7 @@ def forest_with_moves(
 
 
 def _with_surplus_moves(
-    forest: Forest,
-    groups: Mapping[GroupKey, Group],
-    moved: Collection[GroupKey],
-    max_children: int,
+    forest: Forest, groups: Mapping[GroupKey, Group], moved: Collection[GroupKey], max_children: int
 ) -> tuple[Forest, Collection[GroupKey]]:
     """Add and remove groups that are only surplus children before and after, which concerns no tree.
 
@@ -664,9 +645,7 @@ def _with_surplus_moves(
 
 def _surplus_parent(forest: Forest, group: Group) -> GroupKey | None:
     """Return the parent of a group if it has too many children."""
-    if group.parent is None:
-        return None
-    parent = composite_key(group.key.namespace, group.parent)
+    parent = key_of_parent(group)
     return parent if parent in forest.surplus else None
 
 
@@ -742,17 +721,12 @@ def _affected_roots(
     """Return the roots of the trees to which groups belonged, or belong now, as children or as surplus children."""
     cut = {forest.root_of[key] for key in moved if key in forest.root_of}
     for key in {*loose, *moved}:  # also where a group hangs now that was in another tree before
-        for group in (groups.get(key), _orphaned(forest, key)):
-            if group is not None and group.parent is not None:
-                root_key = forest.root_of.get(composite_key(key.namespace, group.parent))
-                if root_key is not None:
-                    cut.add(root_key)
+        orphan = forest.orphans.get(key)
+        for group in (groups.get(key), orphan.group if orphan is not None else None):
+            parent = key_of_parent(group) if group is not None else None
+            if parent is not None and parent in forest.root_of:
+                cut.add(forest.root_of[parent])
     return cut
-
-
-def _orphaned(forest: Forest, key: GroupKey) -> Group | None:
-    orphan = forest.orphans.get(key)
-    return None if orphan is None else orphan.group
 
 
 def _divided(
@@ -803,7 +777,8 @@ def _judged(
         depth_of[group.key] = depth
         stack += [(child, depth + 1) for child in reversed(children.get(group.key, ()))]
     # a tree that is too large has no other problems: finding them would cost as much as the tree is large
-    problems = [*_too_deep(depth_of), *_too_many_children(children, surplus, max_children)]
+    over = [key for key in sorted(children) if key in surplus] if surplus else []
+    problems = [*_too_deep(depth_of), *(surplus_problem(key, max_children) for key in over)]
     if not problems:
         if len(order) > 1:
             problems += _unequal_groups(order)
@@ -866,14 +841,6 @@ def too_deep_text(levels: str, deepest: GroupKey) -> str:
     return f"the tree has {levels} levels at {deepest}, at most {DEPTH_MAX} are allowed"
 
 
-def _too_many_children(
-    children: Mapping[GroupKey, tuple[Group, ...]], surplus: Collection[GroupKey], most: int
-) -> list[TreeProblem]:
-    if not surplus:
-        return []
-    return [surplus_problem(key, most) for key in sorted(children) if key in surplus]
-
-
 def _unequal_groups(order: list[Group]) -> Iterator[TreeProblem]:
     """Yield what the groups of one tree must share and do not.
 
@@ -910,11 +877,8 @@ def _first(groups: Iterable[Group]) -> Group | None:
 
 
 def _priority_text(group: Group) -> str:
-    return (
-        f'{group.priority} (class "{group.priority_class}")'
-        if group.priority_class
-        else str(group.priority)
-    )
+    named = f' (class "{group.priority_class}")' if group.priority_class else ""
+    return f"{group.priority}{named}"
 
 
 def _unequal_pods(
@@ -955,19 +919,15 @@ def _first_pod(pods: Iterable[Pod]) -> Pod | None:
 def _broken_disruption(
     order: list[Group], children: Mapping[GroupKey, tuple[Group, ...]]
 ) -> list[TreeProblem]:
-    problems = []
-    for group in order:
-        if group.disruption_mode != "all":
-            continue
-        problems += [
-            TreeProblem(
-                "B10",
-                f"{child.key} is single under {group.key}, which is disrupted as a whole (all)",
-            )
-            for child in children.get(group.key, ())
-            if child.disruption_mode != "all"
-        ]
-    return problems
+    return [
+        TreeProblem(
+            "B10", f"{child.key} is single under {group.key}, which is disrupted as a whole (all)"
+        )
+        for group in order
+        if group.disruption_mode == "all"
+        for child in children.get(group.key, ())
+        if child.disruption_mode != "all"
+    ]
 
 
 def foreign_gates(tree: Tree) -> tuple[str, ...]:

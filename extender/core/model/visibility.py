@@ -65,12 +65,7 @@ def namespace_of(name: str) -> str:
 
 
 def name_for(
-    readers: Visibility,
-    name: str,
-    *,
-    priority: int | None = None,
-    pods: int = 0,
-    position: int = 0,
+    readers: Visibility, name: str, *, priority: int | None = None, pods: int = 0, position: int = 0
 ) -> str:
     """Return the name of an object, or what readers who do not see its namespace get instead of it.
 

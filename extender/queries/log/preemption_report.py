@@ -208,7 +208,7 @@ async def _in_vain(reader: EventQueries, line: PreemptionLine) -> str:
     )
     if not await reader.events(young):
         return ""
-    run = PreemptorRun()
+    run = PreemptorRun(line.preemption)
     types = (*young.types, PodBound.__name__, PreemptionCompleted.__name__)
     followed = replace(young, types=types, limit=MEMBER_EVENTS_MAX)
     for event in await reader.events(followed):
