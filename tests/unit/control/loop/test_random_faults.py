@@ -332,7 +332,7 @@ class ChangingLife(Life):
 
 
 class MovingLife(ChangingLife):
-    """The same with room for moves, which a user begins; now and then something changes at an await."""
+    """The same with free nodes for moves, which a user begins; now and then something changes at an await."""
 
     nodes = 6
     pod_metadata: ClassVar[dict[str, list[dict[str, object]]]] = {
