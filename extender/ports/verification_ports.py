@@ -96,8 +96,8 @@ class LogEvidence(Protocol):
     async def stored_rows(self, rows: Sequence[IntervalRow]) -> Sequence[IntervalRow | None]:
         """Return the rows of the interval tables with the same keys, in the same order; None where there is none."""
 
-    async def row_counts(self, until: Position) -> Mapping[str, int]:
-        """Return how many rows of each interval table begin up to a position."""
+    async def row_counts(self, until: Position) -> Mapping[str, tuple[int, int]]:
+        """Return how many rows of each interval table begin up to a position, and how many where none is projected yet."""
 
     async def indexed(self) -> Position:
         """Return the position up to which the names in events were indexed."""

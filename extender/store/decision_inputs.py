@@ -261,10 +261,14 @@ def unpack(packed: bytes, name: str) -> list[int]:
     Raises:
         CorruptLog: The list cannot be read.
     """
+    whole, problem = zlib.decompressobj(), f"input {name}: its list of parts is damaged"
     try:
-        return list(accumulate(_NUMBERS.decode(zlib.decompress(packed))))
+        numbers = list(accumulate(_NUMBERS.decode(whole.decompress(packed))))
     except (zlib.error, msgspec.MsgspecError) as error:
-        raise CorruptLog(f"input {name}: its list of parts is damaged") from error
+        raise CorruptLog(problem) from error
+    if not whole.eof or whole.unused_data:
+        raise CorruptLog(problem)
+    return numbers
 
 
 T = TypeVar("T")

@@ -173,12 +173,13 @@ class PostgresLogEvidence:
                     by_key[_key(stored)] = stored
         return [by_key.get(_key(row)) for row in rows]
 
-    async def row_counts(self, until: Position) -> Mapping[str, int]:
+    async def row_counts(self, until: Position) -> Mapping[str, tuple[int, int]]:
         """See `LogEvidence.row_counts`."""
         async with self._connection.use("counting rows of interval tables") as connection:
             return {
-                table.name: await connection.fetchval(
-                    f"SELECT count(*) FROM gx.{table.name} WHERE {table.begin} <= $1",  # noqa: S608 -- our names
+                table.name: await connection.fetchrow(
+                    f"SELECT count(*) FILTER (WHERE {table.begin} <= $1), "  # noqa: S608 -- our names
+                    f"count(*) FILTER (WHERE {table.begin} > ({PROJECTED})) FROM gx.{table.name}",
                     until,
                 )
                 for table in INTERVAL_TABLES.values()
@@ -242,8 +243,8 @@ def _digest(body: bytes) -> bytes:
     while piece := whole.decompress(body, PIECE_BYTES):
         digest.update(piece)
         body = whole.unconsumed_tail
-    if not whole.eof:
-        raise zlib.error("the end is missing")
+    if not whole.eof or whole.unused_data:
+        raise zlib.error("the end is missing, or bytes are behind it")
     return digest.digest()
 
 

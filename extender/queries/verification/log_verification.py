@@ -187,7 +187,7 @@ class LogVerification:
         self._fold(page)
         self._chain = page.chain
         completed, self._rows.completed = self._rows.completed, []
-        await self._compare_rows(completed, fixed_only=False)
+        await self._compare_rows(completed)
 
     def _fold(self, events: Sequence[RecordedEvent]) -> None:
         for event in events:
@@ -315,14 +315,24 @@ class LogVerification:
             return f"the snapshot {stored.codec} is not the fold of the log up to its position"
         return ""
 
-    async def _compare_rows(self, rows: Sequence[IntervalRow], *, fixed_only: bool) -> None:
-        """Compare computed interval rows with the stored ones; of open rows the columns that are fixed."""
+    async def _compare_rows(self, rows: Sequence[IntervalRow], *, are_open: bool = False) -> None:
+        """Compare computed interval rows with the stored ones; of open rows what later events have not changed."""
         for start in range(0, len(rows), ROWS_AT_ONCE):
             piece = rows[start : start + ROWS_AT_ONCE]
-            for row, stored in zip(piece, await self._evidence.stored_rows(piece), strict=True):
-                text = row_fault(row, stored, fixed_only=fixed_only, position=self._projected)
+            stored_rows = await self._evidence.stored_rows(piece)
+            now = await self._evidence.projected() if are_open else self._projected
+            later = range(self._projected + 1, now + 1)
+            for row, stored in zip(piece, stored_rows, strict=True):
+                fields = FIXED[type(row)] if are_open else row.__struct_fields__
+                position = getattr(row, "from_position", 0) or getattr(row, "position", 0)
+                text = row_fault(row, stored, fields)
+                if stored and not text and are_open and not _may_have_changed(stored, later):
+                    # only events behind those that were projected change these columns
+                    text, position = (
+                        row_fault(row, stored, row.__struct_fields__),
+                        self._projected + 1,
+                    )
                 if text:
-                    position = getattr(row, "from_position", 0) or getattr(row, "position", 0)
                     self._report("forged-projection", position, text)
 
     async def _finish(self) -> None:
@@ -351,12 +361,16 @@ class LogVerification:
             text = f"the interval tables were made from events up to position {self._projected}, the log ends at {self._end}"
             self._report("forged-projection", self._end, text)
             return
-        await self._compare_rows(list(self._rows.open_rows()), fixed_only=True)
+        await self._compare_rows(list(self._rows.open_rows()), are_open=True)
         counts = await self._evidence.row_counts(self._projected)
         for table, begun in self._rows.begun.items():
-            if counts.get(table, 0) > begun:
-                text = f"gx.{table} has {counts[table]} rows, the log has the begin of {begun}"
+            stored, behind = counts[table]
+            if stored > begun:
+                text = f"gx.{table} has {stored} rows, the log has the begin of {begun}"
                 self._report("forged-projection", 0, text)
+            if behind:
+                text = f"gx.{table} has {counted(behind, 'row')} at positions up to which it was not made"
+                self._report("forged-projection", self._projected + 1, text)
 
 
 def _names(event: RecordedEvent) -> Sequence[StoredReference]:
@@ -376,31 +390,28 @@ def definition_fault(definition: Definition) -> str:
     return f"it is not what the migrations make: it has {mine.strip()!r}, {differs}"
 
 
-def row_fault(
-    row: IntervalRow, stored: IntervalRow | None, *, fixed_only: bool, position: Position
-) -> str:
-    """Return how a stored row differs from the computed one, or an empty text.
-
-    Args:
-        fixed_only: The row was open at `position`; later events may have ended it since.
-        position: Position up to which rows were computed.
-    """
+def row_fault(row: IntervalRow, stored: IntervalRow | None, fields: Sequence[str]) -> str:
+    """Return how a stored row differs from the computed one in some of its columns, or an empty text."""
     table = f"gx.{TABLES[type(row)]}"
     name = getattr(row, "pod", "") or getattr(row, "gang", "")
     if stored is None:
         return f"{table} has no row about {name} from here on"
-    names = FIXED[type(row)] if fixed_only else row.__struct_fields__
-    for field in names:
+    for field in fields:
         if field == "victims":
             continue
         expected, actual = getattr(row, field), getattr(stored, field)
         if expected != actual:
             return f"{table} has {field} {actual!r} for {name}, by the log it is {expected!r}"
-    if fixed_only and getattr(row, "to_position", 0) is None:
-        ended = getattr(stored, "to_position", None)
-        if ended is not None and ended <= position:
-            return f"{table} has an end at position {ended} for {name}, by the log it goes on"
     return ""
+
+
+def _may_have_changed(stored: IntervalRow, later: range) -> bool:
+    """Return whether events at some positions may have changed a row; rows of preemptions do not have the position of each change."""
+    if isinstance(stored, GangRow):
+        return stored.to_position in later
+    if isinstance(stored, PlacementRow):
+        return stored.to_position in later or stored.by_position in later
+    return bool(later)
 
 
 class AnchorComparison:

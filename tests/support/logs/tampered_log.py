@@ -259,6 +259,23 @@ VARIANTS: Mapping[str, tuple[TamperKind, str, Callable[[FilledLog], Awaitable[No
     "deleted part": (
         "missing-input", "part", _runs("DELETE FROM gx.decision_input_chunk WHERE digest = sha256('part')"),
     ),
+    "reason of an end that has not come": (
+        "forged-projection", "end_reason 'deleted'", _runs("UPDATE gx.placement SET end_reason = 'deleted' WHERE to_position IS NULL"),
+    ),
+    "end behind the log": (
+        "forged-projection", "to_position 900000", _runs("UPDATE gx.gang_state SET to_position = 900000 WHERE to_position IS NULL"),
+    ),
+    "rows behind what was projected": (
+        "forged-projection", "1 row", _runs(
+            "UPDATE gx.projection SET position = (SELECT max(from_position) - 1 FROM gx.gang_state)"
+        ),
+    ),
+    "bytes behind a part": (
+        "forged-input", "part", _runs("UPDATE gx.decision_input_chunk SET body = body || '\\x00'::bytea"),
+    ),
+    "bytes behind a list of parts": (
+        "forged-input", "list", _runs("UPDATE gx.decision_input SET parts = parts || '\\x00'::bytea"),
+    ),
     "missing reference": (
         "forged-reference", "lacks", _runs(
             "DELETE FROM gx.event_reference WHERE ctid = (SELECT ctid FROM gx.event_reference ORDER BY position LIMIT 1)"
@@ -274,7 +291,7 @@ VARIANTS: Mapping[str, tuple[TamperKind, str, Callable[[FilledLog], Awaitable[No
         "forged-reference", "1 row", _runs("INSERT INTO gx.event_reference VALUES ('node', 'n', 900000)"),
     ),
     "deleted tail of an indexed log": (
-        "tail-deleted", "1 weaker finding", _runs(
+        "tail-deleted", "weaker findings", _runs(
             "DELETE FROM gx.event WHERE position > (SELECT max(position) - 5 FROM gx.event)",
             "UPDATE gx.projection SET position = (SELECT max(position) FROM gx.event)",
         ),
@@ -358,10 +375,12 @@ VARIANTS: Mapping[str, tuple[TamperKind, str, Callable[[FilledLog], Awaitable[No
 
 # What no verification finds; docs/security.md lists these rows.
 NOT_FOUND: Mapping[str, Callable[[FilledLog], Awaitable[None]]] = {
-    "columns that no event determines": _runs(
-        "UPDATE gx.lease SET address = 'elsewhere'",
-        "UPDATE gx.projection SET projected_at = 'epoch'",
+    "columns that no answer is made from": _runs(
+        "UPDATE gx.lease SET lease_id = gen_random_uuid(), holder = 'x', address = 'x', renewed_at = 'epoch', ttl_ms = 1, timeline = 'x'",
+        "UPDATE gx.projection SET at_us = 1, projected_at = 'epoch'",
         "UPDATE gx.decision_input SET saved_at = 'epoch'",
+        "UPDATE gx.snapshot SET saved_at = 'epoch'",
+        "UPDATE gx.migration SET oldest_compatible = 'x'",
     ),
     "inputs behind a forged record of pruning": _runs(
         "DELETE FROM gx.decision_input",
@@ -388,6 +407,10 @@ NOT_FOUND: Mapping[str, Callable[[FilledLog], Awaitable[None]]] = {
     "an epoch ahead": _runs("UPDATE gx.lease SET epoch = epoch + 5"),
     "a snapshot behind the end": _runs(
         "UPDATE gx.snapshot SET position = 900000 WHERE position = 10"
+    ),
+    "a snapshot that is never loaded": _runs(
+        "UPDATE gx.snapshot SET chain = 'x', mac = NULL WHERE position = 10",
+        "UPDATE gx.snapshot SET codec = 'x' || codec, position = position - 1 WHERE position > 10",
     ),
     "the server around the schema": _runs(
         "CREATE FUNCTION public.note() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'",

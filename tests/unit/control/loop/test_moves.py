@@ -8,6 +8,7 @@ from immutables import Map
 
 from extender.cli.commands.moves_command import under_way_lines
 from extender.cluster.manifests.plan_request_body import answer_moves_to_apply
+from extender.control.actuators import move_controller
 from extender.control.actuators.move_controller import POLICY, MovesPolicy
 from extender.core.log.capacity_claim import CapacityClaim, claims_by_node
 from extender.core.log.events import GangExtended, MoveCompleted, MovesEnded, MovesPlanned, PodBound
@@ -25,6 +26,7 @@ from extender.queries.plan.moves_query import MovesInput, moves_under_way, plann
 from extender.queries.plan.plan_query import PlanInput
 from extender.queries.state.state_dto import Scope
 from extender.queries.state.state_report import build_state_report
+from extender.telemetry import METRICS
 from tests.support.logs.fake_store import FakeEventQueries
 from tests.support.service.fakes import Stage, check_state, idle
 from tests.support.service.live_plans import live_plans
@@ -265,6 +267,45 @@ async def test_a_gang_that_is_moved_is_explained():
     assert shown[0].endswith(", asked for by ann")
     assert shown[1] == f"  {first} later: no disruption allowed"
     assert shown[2] == f"    1  {moves[0].pod}  {moves[0].source} -> {moves[0].target}  now"
+    await stage.killed()
+
+
+@pytest.mark.parametrize("name", ["decide_moves", "what_keeps"])
+async def test_a_defect_in_moves_keeps_no_gang(name, monkeypatch):
+    """In what is recorded of them, or in whether the next pod may leave: others are admitted meanwhile, and moves go on later."""
+    stage = await running()
+    await begun(stage, "n0", "n1")
+    await evicted(stage, 1)
+    inner, raises = getattr(move_controller, name), [True]
+
+    def broken(*arguments):
+        if raises:
+            raise ZeroDivisionError("the test fails it")
+        return inner(*arguments)
+
+    monkeypatch.setattr(move_controller, name, broken)
+    before = sum(sample.value for sample in METRICS.object_faults.collect()[0].samples)
+    stage.cluster.delete_pod("g-0")
+    stage.cluster.add(a_member("g-0x"), a_node("n5", gpu=1), *a_gang("new", pods=1))
+    await stage.settled()
+    assert stage.root("new").phase == "admitted"
+    if name == "what_keeps":
+        stage.cluster.change_pod("g-0x", node=NodeName(stage.where("g")["g-0x"]), phase="Running")
+    await stage.settled()
+    await eventually(
+        lambda: sum(s.value for s in METRICS.object_faults.collect()[0].samples) > before, "a fault"
+    )
+    raises.clear()
+
+    async def goes_on():
+        stage.later(5)
+        await stage.settled()
+        place = stage.where("g").get("g-0x")
+        if place and not stage.cluster.pod("g-0x").node:
+            stage.cluster.change_pod("g-0x", node=NodeName(place), phase="Running")
+        return len(stage.cluster.did("evict")) == 2
+
+    await eventually(goes_on, "the second move")
     await stage.killed()
 
 

@@ -9,26 +9,36 @@ import random
 from collections import Counter
 from typing import ClassVar
 
+import msgspec
 import pytest
 
 from extender.control.actuators.finalizer_controller import FinalizerController
 from extender.control.trees.tree_controller import TreeController
-from extender.core.log.events import GangAdmitted, GangExtended, MemberTerminated, PodBound
+from extender.core.log.events import (
+    GangAdmitted,
+    GangExtended,
+    MemberTerminated,
+    PodBound,
+)
 from extender.core.log.reservation_state import EMPTY, claims_of_kind
 from extender.core.log.state_projector import fold
 from extender.core.model.cluster_view import without_pdb
 from extender.core.model.errors import (
+    BadInput,
     ClusterUnavailable,
     NotLeading,
+    QueryUnavailable,
     RequestRejected,
     StoreUnavailable,
 )
 from extender.core.model.pods import PodEnd
+from extender.queries.plan.moves_query import MovesInput, planned_moves
+from extender.queries.plan.plan_query import PlanInput
 from extender.telemetry import METRICS
 from tests.support.hypothesis_profile import daily
 from tests.support.service.fake_workloads import FakeWorkloads
 from tests.support.service.fakes import GATED, Stage, check_state
-from tests.support.service.manifest_builders import GPU, a_budget, a_gang, a_group, a_node
+from tests.support.service.manifest_builders import GPU, a_budget, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
 from tests.unit.control.trees.test_tree_controller import a_jobset
 
@@ -69,12 +79,16 @@ class Life:
     """A cluster with a service on it that is killed now and then."""
 
     settings: ClassVar[dict[str, int]] = {}
+    pod_metadata: ClassVar[dict[str, list[dict[str, object]]]] = {}
+    nodes = 3
 
     def __init__(self, seed):
         self.chance = random.Random(seed)
         self.changes = Counter()
-        self.stage = Stage(*(a_node(f"n{n}", gpu=4) for n in range(3)), **self.settings)
+        nodes = (a_node(f"n{n}", gpu=4) for n in range(self.nodes))
+        self.stage = Stage(*nodes, **self.settings)
         self.gangs = 0
+        self.sizes = {}  # of a gang: how many pods, and GPUs of each
 
     async def begin(self):
         await self.stage.lead()
@@ -119,8 +133,9 @@ class Life:
         self.gangs += 1
         size = self.chance.randint(1, 5)
         topology = {"topo": "example.com/nowhere"} if self.chance.random() < 0.3 else {}
-        objects = a_gang(f"g{self.gangs}", pods=size, minimum=self.chance.randint(1, size),
-                         requests={GPU: self.chance.randint(1, 2)}, schedulingGates=GATED, **topology)  # fmt: skip
+        self.sizes[f"g{self.gangs}"] = (size, gpus := self.chance.randint(1, 2))
+        objects = a_gang(f"g{self.gangs}", pods=size, minimum=self.chance.randint(1, size), metadata=self.pod_metadata,
+                         requests={GPU: gpus}, schedulingGates=GATED, **topology)  # fmt: skip
         self.stage.cluster.add(*objects)
 
     async def step(self):
@@ -316,16 +331,77 @@ class ChangingLife(Life):
             self.workloads.put(jobset)
 
 
-@pytest.mark.parametrize("changes", [False, True], ids=["between passes", "at each await"])
+class MovingLife(ChangingLife):
+    """The same with free nodes for moves, which a user begins; now and then something changes at an await."""
+
+    nodes = 6
+    pod_metadata: ClassVar[dict[str, list[dict[str, object]]]] = {
+        "ownerReferences": [
+            {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "job", "controller": True}
+        ]
+    }
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.kinds = {
+            self.change_node: 8, self.lose_node: 1, self.delete_group: 1, self.delete_pod: 1, self.change_group: 1,
+        }  # fmt: skip
+
+    async def begin(self):
+        await super().begin()
+        self.stage.start(self.stage.parts.mover.run())
+
+    async def look(self):
+        self.replace_pods()
+        await self.do(ChangedAtEachAwait(self.begin_moves(), self.change))
+        await super().look()
+
+    def change(self):
+        if self.chance.random() < 0.05:
+            super().change()
+
+    async def begin_moves(self):
+        """Have the pods of a node moved to the others, if they can be; moves that are under way go on."""
+        stage = self.stage
+        if stage.leader.committed.moves is not None or not stage.cluster.seen.nodes:
+            return
+        plan = PlanInput(groups=frozenset(), pods=frozenset(), state=stage.leader.pending_state)
+        node = self.some(stage.cluster.seen.nodes)
+        answer, request = planned_moves(
+            stage.cluster.view(), MovesInput(plan=plan, drain=(node,), members_only=True)
+        )
+        if answer.moves:
+            body = msgspec.json.encode(request, order="deterministic")
+            with contextlib.suppress(BadInput, QueryUnavailable):
+                await stage.parts.mover.begin(
+                    answer.question, answer.moves, body, "ann", proved=True
+                )
+
+    def replace_pods(self):
+        """Let the controllers of gangs make again what is gone."""
+        cluster = self.stage.cluster
+        have = Counter(pod.group.name for pod in cluster.seen.pods.values() if pod.group)
+        for name, (size, gpus) in self.sizes.items():
+            if 0 < have[name] < size:
+                pod = f"{name}-new-{len(self.stage.events())}"
+                spec = {"metadata": self.pod_metadata, "schedulingGates": GATED}
+                cluster.add(a_pod(pod, name, requests={GPU: gpus}, **spec))
+
+
+LIVES = {"between passes": Life, "at each await": ChangingLife, "with moves": MovingLife}
+
+
+@pytest.mark.parametrize("kind", LIVES)
 @pytest.mark.parametrize("seed", daily(3, range(12)))
-async def test_no_order_of_mishaps_breaks_a_promise(seed, changes, monkeypatch):
+async def test_no_order_of_mishaps_breaks_a_promise(seed, kind, monkeypatch):
     """Gangs, deletions, kills, lost appends and refusals in random order: capacity is used once, binds follow admissions, the log is the state.
 
-    With `changes` see `ChangingLife`; and each pass yields wherever it may.
+    See `ChangingLife` and `MovingLife`; in these each pass yields wherever it may.
     """
+    changes = kind != "between passes"
     if changes:
         monkeypatch.setattr("extender.runtime.cooperative_yield.SLICE_MS", 0)
-    life, faults = (ChangingLife if changes else Life)(seed), object_faults()
+    life, faults = LIVES[kind](seed), object_faults()
     await life.begin()
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(life.end)
