@@ -53,7 +53,7 @@ APPLY = Operation(
     path="/v1/moves/apply",
     method="post",
     about="Make the fewest moves of members of running gangs that answer a question of POST /v1/moves about the live cluster, one after "
-    "the other; only the replica that leads does",
+    "the other; a replica that does not lead asks the leader",
     body=MovesQuestion,
     answer=MovesAnswer,
     problems=(400, 408, 413, 415, 503),
@@ -81,6 +81,10 @@ MOVES = Operation(
 
 
 Answer = Callable[[bytes, Visibility], Awaitable[PlanResult]]
+ToLeader = Callable[[web.Request, str], Awaitable[web.Response | None]]
+# of the leader, for its followers
+REPLICA_APPLY = "/scheduler/moves/apply"
+REPLICA_CONTROL = "/scheduler/moves/control"
 
 
 class PlanApi(Api):
@@ -92,6 +96,7 @@ class PlanApi(Api):
         to_apply: The same of one whose moves are to be made; returns JSON of `PlannedMoves`.
         mover: Makes moves.
         state: Has the committed state.
+        to_leader: Sends the body of a request to a path of the leader; returns its answer, None where this replica leads.
     """
 
     def __init__(
@@ -101,12 +106,21 @@ class PlanApi(Api):
         to_apply: Answer,
         mover: MoveController,
         state: StateSource,
+        to_leader: ToLeader,
     ) -> None:
         self._plan = plan
         self._moves = moves
         self._to_apply = to_apply
         self._mover = mover
         self._state = state
+        self._to_leader = to_leader
+
+    def replica_routes(self) -> list[web.RouteDef]:
+        """Return the routes for other replicas."""
+        return [
+            web.post(REPLICA_APPLY, self._apply_here),
+            web.post(REPLICA_CONTROL, self._control_here),
+        ]
 
     @PLAN.handler
     async def plan(self, request: web.Request, _: Query) -> web.Response:
@@ -140,6 +154,10 @@ class PlanApi(Api):
     @APPLY.handler
     async def apply(self, request: web.Request, _: Query) -> web.Response:
         """Make moves, as `make-room --apply` and `drain --apply` do; answer which."""
+        answer = await self._to_leader(request, REPLICA_APPLY)
+        return await self._apply_here(request) if answer is None else answer
+
+    async def _apply_here(self, request: web.Request) -> web.Response:
         body = _moves_question(request)
         self._mover.require_none()
         given = await self._to_apply(body, visibility_of(request))
@@ -160,6 +178,10 @@ class PlanApi(Api):
     @CONTROL.handler
     async def control(self, request: web.Request, _: Query) -> web.Response:
         """Pause, resume or stop the moves, as `gang-extender moves` does."""
+        answer = await self._to_leader(request, REPLICA_CONTROL)
+        return await self._control_here(request) if answer is None else answer
+
+    async def _control_here(self, request: web.Request) -> web.Response:
         try:
             action = msgspec.json.decode(body_of(request), type=MovesControl).action
         except msgspec.MsgspecError as error:
