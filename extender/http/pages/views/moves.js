@@ -17,7 +17,7 @@ export class Moves {
     this.on = on;
     this.underWay = []; // moves that are not made yet
     this.answered = null; // MovesAnswer of the last question, until moves change the cluster
-    this.progress = ""; // of the moves under way
+    this.progress = " 0"; // id of the moves under way, and how many are made
     this.turn = 0;
     $("moves-form").addEventListener("submit", (event) => {
       event.preventDefault();
