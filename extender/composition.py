@@ -595,19 +595,21 @@ class Service(Engine):
                 victims_again_us=published.victims_again_us,
             )
 
+        plan_api = PlanApi(
+            plans.plan,
+            functools.partial(plans.plan, answer=answer_moves_request),
+            functools.partial(plans.plan, answer=answer_moves_to_apply),
+            self.parts.mover,
+            self.leader,
+            self.forwarder.pass_on,
+        )
         query_handlers = (
             self.query_process,
             gangs,
             status,
             TreeApi(self.leader, labels),
             NodesApi(self.cluster, self.query_process.fetch),
-            PlanApi(
-                plans.plan,
-                functools.partial(plans.plan, answer=answer_moves_request),
-                functools.partial(plans.plan, answer=answer_moves_to_apply),
-                self.parts.mover,
-                self.leader,
-            ),
+            plan_api,
             ExplainApi(
                 ExplainService(
                     self.cluster,
@@ -642,7 +644,7 @@ class Service(Engine):
                 verbs=verbs,
                 probes=probes,
                 questions=query_handlers,
-                replica_routes=status.replica_routes(),
+                replica_routes=[*status.replica_routes(), *plan_api.replica_routes()],
                 end_streams=self.query_process.stop,
                 cluster_size=cluster_size,
                 reviews=reviews,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
+
 import pytest
 import yaml
 from selenium.webdriver.common.keys import Keys
@@ -10,7 +13,7 @@ from tests.acceptance.test_page_views import NARROW, address
 from tests.acceptance.test_preemption_kills import service, write
 from tests.acceptance.test_ui import a_service_tree, gang_row, seen
 from tests.support.service.fakes import GATED
-from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_pod
+from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
 from tests.support.service.workload_builders import a_job, a_template
 
 __all__ = ["service"]
@@ -298,3 +301,66 @@ def test_nodes_are_of_a_size_to_hit(service, browser):
     assert racks >= 24
     amounts = browser.run(f"return (async () => {{ {AMOUNTS} }})()")
     assert (amounts["bound"], amounts["other"], amounts["free"]) == (5, 1, 1)
+
+
+def ask(service, path, body):
+    """Send a body to the service and return the answer."""
+    request = urllib.request.Request(
+        f"{service.url}{path}",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as reply:
+        return json.load(reply)
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)], ids=["desktop", "phone"])
+async def test_moves_and_the_map_before_and_after(service, browser, tmp_path, size):
+    """A question by keys, its rows and the map after; then the moves that are under way, with the claim on the map."""
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": "t", "uid": "job", "controller": True}
+    members = [
+        a_pod(f"t-{n}", "t", node=f"n{n}", requests={GPU: 4}, metadata={"ownerReferences": [job]})
+        for n in range(2)
+    ]
+    nodes = [a_node(f"n{n}", {RACK: f"r{n // 2}"}, gpu=4) for n in range(4)]
+    write(service, "moves", [*nodes, a_group("t", gang=1), *members])
+    service.start()
+    width, height = size
+    shape = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 800}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
+    browser.open(f"{service.url}/ui/#view=moves")
+    await seen(
+        browser, lambda: browser.text("#moves-state") == "no moves are under way", "that none are"
+    )
+    assert not browser.shown("#moves-moment")
+    await seen(browser, lambda: "bound 8" in browser.text("#sums"), "the members on the map")
+    browser.press("#moves-kind", "d")
+    browser.press("#moves-subject", "n0", Keys.ENTER)
+    await seen(browser, lambda: "drain n0: 1 move" in browser.text("#moves-text"), "the moves")
+    (row,) = browser.texts("#moves-answer tbody tr")
+    (move,) = ask(service, "/v1/moves", {"drain": ["n0"]})["moves"]
+    assert row == f"1default/t-0default/tn0{move['to']}0"
+
+    def first_node():
+        browser.run("document.activeElement.blur()")
+        browser.press("#map", Keys.ARROW_RIGHT)
+        return browser.text("#map-text")
+
+    assert "n0; rack r0; nvidia.com/gpu of 4, in units; bound: 4" in first_node()
+    browser.press("#moves-moment [value=before]", Keys.ARROW_DOWN)
+    await seen(browser, lambda: "in units; free: 4" in first_node(), "n0 is empty after the moves")
+    browser.picture(tmp_path / "after.png")
+    browser.dark()
+    browser.picture(tmp_path / "after-dark.png")
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    ask(service, "/v1/moves/apply", {"drain": ["n0"]})
+    await seen(browser, lambda: browser.texts("#moves-under-way .badge") == ["now"], "the row")
+    await seen(
+        browser, lambda: "claimed 4" in browser.text("#sums"), "what is held on the new node"
+    )
+    ask(service, "/v1/moves/control", {"action": "pause"})
+    await seen(browser, lambda: browser.texts("#moves-under-way .badge") == ["paused"], "paused")
+    assert "gang-extender moves resume" in browser.text("#moves-under-way code")
+    assert browser.texts("#moves button:not(.copy)") == ["Which moves?"]  # it only reads
+    browser.picture(tmp_path / "under-way.png")
+    assert browser.complaints() == []

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodShape
-from extender.core.planner.moves.move_search import Mover, MovesRequest, find_moves
+from extender.core.planner.moves.move_search import find_moves
+from extender.core.planner.moves.move_types import Mover, MovesRequest
 from extender.core.planner.plan_types import PlanNode, PlanRequest
 from tests.bench.figures import Figure, Scale
 from tests.bench.planner import leaf

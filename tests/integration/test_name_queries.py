@@ -56,6 +56,7 @@ from tests.support.logs.fake_store import Script
 from tests.support.service.command_line import run_command
 from tests.support.service.fake_workloads import labels_of
 from tests.support.service.fakes import Stage, status_api
+from tests.support.service.live_plans import answered_here
 from tests.support.service.manifest_builders import a_gang, a_node
 from tests.support.service.node_state import past_explain, past_node
 
@@ -142,7 +143,7 @@ async def served(url, *objects):
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(engine), reader, SystemClock()),
-            PlanApi(no_plan, no_plan, no_plan, stage.parts.mover, stage.leader),
+            PlanApi(no_plan, no_plan, no_plan, stage.parts.mover, stage.leader, answered_here),
             ExplainApi(
                 ExplainService(stage.cluster, stage.leader, SystemClock(), no_plan),
                 past_explain(as_of, reader),

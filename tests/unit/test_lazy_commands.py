@@ -143,7 +143,8 @@ def clients(commands):
 
 ASKING = (
     "gangs", "trees", "status", "events", "events --follow", "preemptions", "state", "report pending", "verify", "history default/train",
-    "explain train", "explain train --why-preempted",
+    "explain train", "explain train --why-preempted", "moves", "moves pause", "drain n1", "drain n1 --apply", "make-room --free rack=1",
+    "make-room --for deploy/examples/train.yaml", "make-room --for default/train", "report fragmentation",
 )  # fmt: skip
 
 
@@ -159,7 +160,7 @@ def test_the_client_asks_a_service_without_the_packages_of_an_extra(subtests):
 WITH_EXTRAS = {
     ("serve",): ("uvloop", "server"),
     ("plan", "--cluster", "deploy/examples/cluster.yaml"): ("numpy", "plan"),
-    ("moves",): ("numpy", "plan"),
+    ("drain", "n1", "--cluster", "deploy/examples/cluster.yaml"): ("numpy", "plan"),
     ("certs", "folder"): ("cryptography", "server"),
     ("keys", "file"): ("cryptography", "server"),
     ("simulate", "--cluster", "file", "--workloads", "file"): ("aiohttp", "server"),

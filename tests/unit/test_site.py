@@ -59,3 +59,24 @@ def test_pages_can_be_edited_copied_from_and_read_in_another_version(site):
     assert target == str(site.parent / "0.1.0/index.html")
     (other,) = [link for link in links(site / "index.html") if "0.1.0" in link]
     assert os.path.normpath(site / other) == target
+
+
+def test_the_front_page_has_a_picture_and_three_doors():
+    """One sentence, one picture, and where to go: nothing else above the list of pages."""
+    shown, _, _ = (ROOT / "docs/site/index.md").read_text().partition("```{toctree}")
+    assert shown.count("![") == 1
+    assert re.findall(r"^\*\*\[(.+?)\]", shown, re.MULTILINE) == [
+        "Try it",
+        "Install it",
+        "Judge it",
+    ]
+
+
+def test_a_page_of_the_runbook_has_a_screen_or_three():
+    """Who reads it is on call; a screen has about 45 lines of text."""
+    lengths = {
+        path.name: len(path.read_text().splitlines())
+        for path in (ROOT / "docs/runbook").glob("*.md")
+    }
+    assert lengths
+    assert {name: lines for name, lines in lengths.items() if lines > 3 * 45} == {}

@@ -25,10 +25,10 @@ from extender.core.model.message_formatting import (
     gpu_time_text,
     join_names,
 )
+from extender.queries.plan.moves_dto import MovesAnswer, MovesQuestion, MovesUnderWay
 
 if TYPE_CHECKING:
-    from extender.core.planner.moves.move_search import Move
-    from extender.queries.plan.moves_query import MovesAnswer, MovesQuestion, MovesUnderWay
+    from extender.core.planner.moves.move_types import Move
 
 ROWS_MAX = 200  # of a table
 Table = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]  # title, headers, rows
@@ -94,8 +94,6 @@ def make_room(
 
     No gang falls below its minimum or leaves its required domain at any step, and each pod has its place before it leaves.
     """
-    from extender.queries.plan.moves_query import MovesQuestion
-
     if bool(target) == bool(free):
         raise BadInput("give either --for FILE|NAMESPACE/GANG or --free KEY=N")
     is_file = bool(target) and (target == "-" or os.path.exists(target))  # noqa: PTH110 -- False for a text that is no path
@@ -118,8 +116,6 @@ def drain(
 
     Exit 0 only when all can move; static and DaemonSet pods do not count.
     """
-    from extender.queries.plan.moves_query import MovesQuestion
-
     if not (nodes or announced):
         raise BadInput("give NODE or KEY=VALUE, or --announced")
     asked = MovesQuestion(
@@ -143,8 +139,6 @@ def moves(
     output: Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")] = Output.table,
 ) -> None:  # fmt: skip
     """Show, pause, resume or stop the moves that the service makes (`make-room --apply`, `drain --apply`)."""
-    from extender.queries.plan.moves_query import MovesUnderWay
-
     path, body = "/v1/moves", None
     if action is not MovesAction.show:
         path, body = "/v1/moves/control", msgspec.json.encode({"action": action.value})
@@ -206,7 +200,6 @@ def _answered(
     if not asks_service:
         return _of_files(cluster or [], asked, files, gang)
     from extender.cluster.manifests.yaml_reader import files_of, read_file
-    from extender.queries.plan.moves_query import MovesAnswer
 
     names = files_of(files)
     objects = tuple(d.value for name in names for d in read_file(name) if d.value is not None)
@@ -242,7 +235,7 @@ def _of_files(
     cluster: list[str], asked: MovesQuestion, files: tuple[str, ...], gang: str
 ) -> MovesAnswer:
     from extender.cluster.manifests.manifest_loader import load
-    from extender.queries.plan.moves_query import answer_moves
+    from extender.queries.plan.moves_query import answer_moves, moves_input
     from extender.queries.plan.plan_query import PlanInput
     from extender.runtime.system_clock import SystemClock
 
@@ -261,7 +254,7 @@ def _of_files(
         origins=manifest.origins,
         refused=manifest.refused,
     )
-    answer = answer_moves(view, asked.about(plan, SystemClock().now_us()))
+    answer = answer_moves(view, moves_input(asked, plan, SystemClock().now_us()))
     return replace(answer, warnings=(*manifest.warnings, *answer.warnings))
 
 

@@ -21,6 +21,8 @@ from extender.cli.output.usage_errors import options_named
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import duration_text, join_names
+from extender.core.model.nodes import takes_pods
+from extender.core.model.pods import is_extended
 from extender.queries.explain.explanation import Explanation
 from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import gang_of_name
@@ -42,7 +44,7 @@ from extender.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
     from extender.composition import Store
-    from extender.queries.plan.moves_query import MovesAnswer
+    from extender.queries.plan.moves_dto import MovesAnswer
     from extender.queries.state.node_inventory import NodeInventoryReport, NodeLine
 
 DURATIONS = ("seconds", "longest")  # columns of seconds, written as durations
@@ -79,7 +81,7 @@ def report(
             raise BadInput(f"report {name} is about the cluster now: leave out --since and --until")
         service = partial(ask_service, place.server, within_s=WITHIN_S)
         if name == "fragmentation":
-            from extender.queries.plan.moves_query import MovesAnswer
+            from extender.queries.plan.moves_dto import MovesAnswer
             from extender.queries.state.node_inventory import NodeInventoryReport
 
             def free(key: str, number: int) -> MovesAnswer:
@@ -160,9 +162,6 @@ def fragmentation_rows(
     Args:
         free: Returns which moves free so many whole domains of a level.
     """
-    from extender.core.capacity.largest_free_domain import takes_pods
-    from extender.core.model.pods import is_extended
-
     nodes = [n for n in report.nodes if not n.deleting and takes_pods(n)]
     won = {key: _one_more(nodes, key, free) for key in report.topology_keys}
     offered = {name for n in nodes for name, amount in n.allocatable.items() if amount}

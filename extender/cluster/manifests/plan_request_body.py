@@ -32,21 +32,11 @@ from extender.core.model.ids import GroupKey, PodUid
 from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility
-from extender.core.planner.moves.move_search import MovesRequest
+from extender.core.planner.moves.move_types import MovesRequest
 from extender.queries.plan.capacity_query import CapacityChanges, answer_capacity_query
-from extender.queries.plan.moves_query import (
-    MovesAnswer,
-    MovesQuestion,
-    PlannedMoves,
-    planned_moves,
-)
-from extender.queries.plan.plan_query import (
-    PlanInput,
-    PlanObjects,
-    PlanQuestion,
-    PlanReply,
-    plan_warnings,
-)
+from extender.queries.plan.moves_dto import MovesAnswer, MovesQuestion, PlanObjects
+from extender.queries.plan.moves_query import PlannedMoves, moves_input, planned_moves
+from extender.queries.plan.plan_query import PlanInput, PlanQuestion, PlanReply, plan_warnings
 from extender.queries.plan.plan_service import NOW_BODY_MAX, LiveInput, LiveSnapshot, restored
 from extender.runtime.system_clock import SystemClock
 
@@ -137,7 +127,7 @@ def _planned_moves(
     parsed = _parsed(body, MovesQuestion)
     given = _read_objects(body, parsed, ours)
     now_us = given.question.moment.now_us or SystemClock().now_us()
-    moves = parsed.about(given.question, now_us, members_only=members_only)
+    moves = moves_input(parsed, given.question, now_us, members_only=members_only)
     answer, request = planned_moves(given.view, moves)
     answer = replace(
         answer,

@@ -35,7 +35,7 @@ from extender.core.model.errors import (
 from extender.core.model.ids import NIL_GANG, GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
 from extender.core.model.visibility import namespace_of
-from extender.core.planner.moves.move_search import Move
+from extender.core.planner.moves.move_types import Move
 from extender.core.planner.plan_types import PLANNER_VERSION, DecisionInput
 from extender.core.preempt.moves_lifecycle import (
     MovesContext,

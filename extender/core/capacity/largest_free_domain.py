@@ -10,37 +10,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from extender.core.capacity.free_capacity import NodeRowCache, UsedCapacity
 from extender.core.log.events import CapacityMeasured, FreeDomainRecord
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import GangUid
-from extender.core.model.nodes import Taint
+from extender.core.model.nodes import takes_pods
 from extender.core.model.pods import is_extended
 from extender.core.planner.plan_types import PlanNode
 
 NO_ROOT = GangUid("")
 LOWEST = -(1 << 31)  # the lowest priority (32 bits), so that every claim counts
-SYSTEM_TAINTS = "node.kubernetes.io/"
 # bound: members of gangs; others: other pods, also nominated ones; reserved: for members that are not bound yet; held: for
 # replacements, preemptors and trees that wait for long; unusable: on nodes that take no pods
 CapacityUse: TypeAlias = Literal["bound", "others", "reserved", "held", "free", "unusable"]
-
-
-class SchedulableNode(Protocol):
-    """A node, as far as it takes pods or not."""
-
-    @property
-    def unschedulable(self) -> bool:
-        """Return whether it is cordoned."""
-        ...
-
-    @property
-    def taints(self) -> tuple[Taint, ...]:
-        """Return its taints."""
-        ...
 
 
 class FreeDomains:
@@ -189,13 +174,3 @@ def devices(nodes: Iterable[PlanNode]) -> tuple[str, ...]:
     """Return the resources to measure, sorted: extended ones (their names have a slash), or CPU if there are none."""
     names = {name for row in nodes for name, amount in row.allocatable.items() if amount > 0}
     return tuple(sorted(filter(is_extended, names))) or ("cpu",)
-
-
-def takes_pods(row: SchedulableNode) -> bool:
-    """Return whether a node is neither cordoned nor marked as unfit by kube-controller-manager."""
-    if not row.taints:
-        return not row.unschedulable
-    return not row.unschedulable and not any(
-        taint.key.startswith(SYSTEM_TAINTS) and taint.effect != "PreferNoSchedule"
-        for taint in row.taints
-    )

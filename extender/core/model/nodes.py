@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -30,6 +31,7 @@ _STANDARD = "topology.kubernetes.io/"
 # taints of a node whose kubelet does not answer, or reports that it is not ready
 SILENT = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
 CORDON = "node.kubernetes.io/unschedulable"
+SYSTEM_TAINTS = "node.kubernetes.io/"  # of kube-controller-manager
 # Taints by which operators announce that they drain a node; docs/how-to/drain.md has the source of each.
 DRAIN_TAINTS = (
     "ToBeDeletedByClusterAutoscaler",
@@ -65,6 +67,30 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unschedulable: bool = False
     allocatable: dict[str, int] = {}
     deleting: bool = False
+
+
+class SchedulableNode(Protocol):
+    """A node, as far as it takes pods or not."""
+
+    @property
+    def unschedulable(self) -> bool:
+        """Return whether it is cordoned."""
+        ...
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        """Return its taints."""
+        ...
+
+
+def takes_pods(row: SchedulableNode) -> bool:
+    """Return whether a node is neither cordoned nor marked as unfit by kube-controller-manager."""
+    if not row.taints:
+        return not row.unschedulable
+    return not row.unschedulable and not any(
+        taint.key.startswith(SYSTEM_TAINTS) and taint.effect != "PreferNoSchedule"
+        for taint in row.taints
+    )
 
 
 def drain_announced(node: Node) -> str:

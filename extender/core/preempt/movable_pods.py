@@ -20,7 +20,7 @@ from extender.core.model.message_formatting import counted
 from extender.core.model.nodes import SILENT, Node
 from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
 from extender.core.model.pods import EXEMPT_NAMESPACES, FILLED_IN_US, BudgetIndex, Pod, PodShape
-from extender.core.planner.moves.move_search import Mover, StayingPod
+from extender.core.planner.moves.move_types import Mover, StayingPod
 from extender.core.preempt.disruption_units import lost_work_min
 
 MOVE_LABEL = "gang-extender.dev/move"  # on pods; with the value "never" they are not moved

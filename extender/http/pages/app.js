@@ -51,7 +51,7 @@ class App {
     this.strip = new Strip({ state: (state) => address.go({ state, view: "" }), moment: (at) => this.visit(at) });
     this.selection = new Selection(address, { link, event, moment: (at) => this.visit(at), answered: () => this.drawSelection() });
     this.feed = new Feed({ gang, event, moment: (at) => this.go(at), filter: () => this.events.ask(true), earlier: () => this.readEarlier() });
-    this.views = new Views(address, { link, event });
+    this.views = new Views(address, { link, event, moves: (resource) => this.drawMoves(resource) });
     this.follower = new Follower({
       event: (arrived) => this.arrived(arrived),
       link: (state, words) => this.linked(state, words),
@@ -88,6 +88,7 @@ class App {
     if (!this.live || document.hidden) return;
     this.states.ask();
     this.selection.askAgain();
+    this.views.poll();
   }
 
   /** A page in the background has no connection; in the foreground it continues where it was. */
@@ -310,7 +311,7 @@ class App {
     this.timeline.mode(this.live, this.faults.stale, state !== null);
     this.arrange();
     this.pictured = picture(state, fleet, past);
-    this.topology.show(this.pictured, this.chosen);
+    this.topology.show(this.views.pictured(this.pictured, state), this.chosen);
     this.known = new Set(state?.gangs.map((gang) => gang.gang));
     const rows = [...(state?.gangs ?? []), ...this.refused];
     this.gangs.show(rows, this.chosen.gang || this.chosen.about, this.chosen, this.moment(past));
@@ -319,6 +320,13 @@ class App {
     const limitations = past ? [...(state.limitations ?? []), "Nodes without a domain in the log are placed by their current labels; bars have the current capacity."] : notCurrent;
     $("limitations").replaceChildren(...limitations.map((text) => el("li", { text })));
     this.drawSelection();
+  }
+
+  /** Draw the map with other moves. @param resource of which they change the amounts; empty: any. */
+  drawMoves(resource) {
+    if (!this.pictured) return;
+    this.topology.choose(resource);
+    this.topology.show(this.views.pictured(this.pictured, this.state), this.chosen);
   }
 
   /** Put map and events below a short table, else beside it; in one column the answer stands above the map. */

@@ -7,15 +7,20 @@ import { byName } from "./units.js";
 
 const WELL_KNOWN = /^topology\./;
 
+// what holds free capacity for later: for preemptors, for members that are moved here, for replacements, for gangs that wait
+const CLAIMS = ["preemption_claims", "move_claims", "replacement_holds", "capacity_holds"];
+
 /** Amounts of one resource on a node or in a domain. null: not known. */
 export function amountsOf(node, resource) {
   const of = (part) => node.had?.[part]?.[resource] ?? 0;
-  const [recorded, reserved, claimed] = [of("bound"), of("reserved"), of("preemption_claims")];
+  const [recorded, reserved, claimed] = [of("bound"), of("reserved"), d3.sum(CLAIMS, of)];
   if (!node.now) return { capacity: null, bound: recorded, reserved, claimed, other: null, free: null };
   const capacity = node.now.allocatable[resource] ?? 0;
   // of members that were bound before the log began, or a moment ago, the log has no amounts
-  const bound = Math.max(recorded, (node.now.members[resource] ?? 0) - reserved);
-  const other = node.now.ordinary[resource] ?? 0;
+  const running = Math.max(recorded, (node.now.members[resource] ?? 0) - reserved);
+  const moved = running + (node.moved?.[resource] ?? 0); // below 0: also pods of no gang leave
+  const bound = Math.max(0, moved);
+  const other = Math.max(0, (node.now.ordinary[resource] ?? 0) + Math.min(0, moved));
   // a claim holds what is free; victims still use the rest of it
   const left = Math.max(0, capacity - bound - reserved - other);
   return { capacity, bound, reserved, claimed, other, free: Math.max(0, left - claimed) };
@@ -61,6 +66,33 @@ export function picture(state, fleet, past) {
   return { nodes, keys, resources: resourcesOf(nodes), past };
 }
 
+/**
+ * Return a picture in which the nodes that moves change are marked.
+ *
+ * @param changes Map of their names to what they have more after the moves, {resource: amount}. @param after whether to show that.
+ */
+export function withMoves(pictured, changes, after) {
+  const nodes = pictured.nodes.map((node) => {
+    const moved = changes.get(node.name);
+    return moved ? { ...node, moved: after ? moved : {} } : node;
+  });
+  return { ...pictured, nodes };
+}
+
+/** Return the changes that moves of members make, as `withMoves` takes them. @param state StateAt. @param moves of MovesUnderWay. */
+export function changesOf(state, moves) {
+  const requests = new Map((state?.nodes ?? []).flatMap((node) => node.pods.map((pod) => [`${node.node}/${pod.uid}`, pod.requests])));
+  const changes = new Map();
+  for (const move of moves) {
+    for (const [name, sign] of [[move.from, -1], [move.to, 1]]) {
+      const sums = changes.get(name) ?? {};
+      for (const [resource, amount] of Object.entries(requests.get(`${move.from}/${move.uid}`) ?? {})) sums[resource] = (sums[resource] ?? 0) + sign * amount;
+      changes.set(name, sums);
+    }
+  }
+  return changes;
+}
+
 const keepsOff = (taint) => taint.effect !== "PreferNoSchedule";
 
 /** The topology labels in use, outer to inner: what groups ask for, then what admissions recorded, then well-known ones. */
@@ -87,7 +119,7 @@ function keysOf(state, fleet, nodes) {
 function resourcesOf(nodes) {
   const totals = new Map();
   for (const node of nodes) {
-    for (const part of [node.scale, node.had?.bound, node.had?.reserved, node.had?.preemption_claims]) {
+    for (const part of [node.scale, node.had?.bound, node.had?.reserved, ...CLAIMS.map((part) => node.had?.[part])]) {
       for (const [name, amount] of Object.entries(part ?? {})) totals.set(name, (totals.get(name) ?? 0) + amount);
     }
   }

@@ -54,6 +54,11 @@ export class Topology {
     if (resources.includes(before)) select.value = before;
   }
 
+  /** Show another resource, if the nodes have it. */
+  choose(resource) {
+    if (this.picture.resources.includes(resource)) $("resource").value = resource;
+  }
+
   get resource() {
     return $("resource").value;
   }
@@ -75,7 +80,7 @@ export class Topology {
     this.amounts = new Map(below.map((node) => [node.name, amountsOf(node, this.resource)]));
     this.marked = new Set();
     for (const node of below) {
-      if (node.had?.pods.some((pod) => pod.gang === this.chosen.gang)) this.marked.add(node.name);
+      if (node.moved || node.had?.pods.some((pod) => pod.gang === this.chosen.gang)) this.marked.add(node.name);
     }
     const places = this.places();
     if (this.at >= places.length) this.at = places.length - 1;

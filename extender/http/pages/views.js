@@ -2,6 +2,7 @@
 
 import { $, setText } from "./dom.js";
 import { Fit } from "./views/fit.js";
+import { Moves } from "./views/moves.js";
 import { Preemptions } from "./views/preemptions.js";
 import { Reports } from "./views/reports.js";
 import { Search } from "./views/search.js";
@@ -12,13 +13,17 @@ const SECTIONS = {
   preemptions: ["preemptions"],
   reports: ["reports"],
   fit: ["fit"],
+  moves: ["moves", "topology"],
   search: ["results"],
 };
 
 const MOMENTS = new Set(["", "search"]); // views in which the slider shows something
 
 export class Views {
-  /** @param address where the user goes. @param on `link(kind, name)` and `event(position)`: the properties of links. */
+  /**
+   * @param address where the user goes.
+   * @param on `link(kind, name)` and `event(position)`: the properties of links; `moves(resource)`: other moves are shown, of that resource.
+   */
   constructor(address, on) {
     this.address = address;
     this.before = ""; // the view before a search
@@ -28,6 +33,7 @@ export class Views {
       preemptions: new Preemptions(on),
       reports: new Reports({ ...on, report: (report) => address.go({ report }) }),
       fit: new Fit(on),
+      moves: new Moves(on),
       search: new Search({ ...on, find, leave }),
     };
     for (const select of document.querySelectorAll("select.span")) {
@@ -49,6 +55,17 @@ export class Views {
   /** A new event was recorded. */
   arrived(event) {
     if (/^Preemption|^VictimGone$/.test(event.type)) this.parts.preemptions.changed();
+    if (/^Moves?[A-Z]/.test(event.type)) this.poll();
+  }
+
+  /** Read again what changes without an event. */
+  poll() {
+    if (!$("moves").hidden) this.parts.moves.read();
+  }
+
+  /** Return the picture of the map in this view. @param state StateAt. */
+  pictured(picture, state) {
+    return $("moves").hidden ? picture : this.parts.moves.pictured(picture, state);
   }
 
   /** Show the view of an address. */
@@ -68,7 +85,7 @@ export class Views {
       else tab.removeAttribute("aria-current");
     }
     for (const select of document.querySelectorAll("select.span")) select.value = values.span || SPAN;
-    const title = { preemptions: "preemptions", reports: "reports", fit: "would it fit", search: `search ${values.q}` }[view];
+    const title = { preemptions: "preemptions", reports: "reports", fit: "would it fit", moves: "moves", search: `search ${values.q}` }[view];
     const chosen = values.gang || values.node || values.about || (values.event && `event ${values.event}`);
     setText(document.querySelector("title"), [chosen, title, "gang-extender"].filter(Boolean).join(" - "));
     this.parts[view]?.show?.(values);

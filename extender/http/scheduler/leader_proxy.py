@@ -1,4 +1,4 @@
-"""Forward a call of kube-scheduler to the leader unchanged, and return its answer.
+"""Forward a call of kube-scheduler, or a request to make moves, to the leader unchanged, and return its answer.
 
 kube-scheduler can call any replica; a follower finds the address of the leader in the lease. A forwarded call has a
 header with its age, so that the leader counts the time that was spent here, and a replica that does not lead does not
@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 import aiohttp
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from extender.control.log.leader import Leader
 from extender.control.verbs.extender_service import HANDOVER_MS
-from extender.core.model.errors import NotReady
+from extender.core.model.errors import NotReady, QueryUnavailable
 from extender.http.listener.tls_contexts import TlsContexts
 from extender.http.responses.request_visibility import body_of
 from extender.http.scheduler import wire
@@ -39,6 +40,8 @@ FROM_REPLICA = web.RequestKey("from-replica", bool)
 MISDIRECTED = "Gang-Extender-Not-Leading"
 CONNECT_S = 0.5
 FETCH_S = 2.0
+PLAN_S = 75.0  # a plan takes a minute at most
+PASSED_BACK = ("X-Log-Position", "Retry-After", "WWW-Authenticate")  # headers of an answer
 SILENT_S = 1.0  # a leader that did not answer gets no calls for this time, except bind
 LOOK_S = 0.05  # a closed connection of a caller is noticed within this time
 HUNG_UP = 499
@@ -102,17 +105,59 @@ class LeaderProxy:
         if not address:
             raise NotReady(reason)
         try:
-            async with self._connections().get(
-                f"{address}{path}",
-                timeout=aiohttp.ClientTimeout(total=FETCH_S, sock_connect=CONNECT_S),
-                **self._tls_options(),
-            ) as reply:
-                body = await reply.read()
+            reply = await self._exchange("GET", f"{address}{path}", FETCH_S)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NotReady(self._no_answer(address, error)) from error
         if reply.status != HTTPStatus.OK:
             raise NotReady(f"{address}{path} answered {reply.status}")
-        return body
+        return reply.body
+
+    async def pass_on(self, request: web.Request, path: str) -> web.Response | None:
+        """Return what the leader answers to POST of the body of a request to a path; None where this replica leads.
+
+        The token of the caller goes with it, so that the leader checks the right itself.
+
+        Raises:
+            QueryUnavailable: No replica leads, or the leader does not answer.
+        """
+        if self._leader.leads():
+            return None
+        address, reason = self._leader_now("bind")
+        if not address:
+            raise QueryUnavailable(f"{request.path} is answered by the leader. {reason}")
+        headers = {"Content-Type": JSON}
+        if hdrs.AUTHORIZATION in request.headers:
+            headers[hdrs.AUTHORIZATION] = request.headers[hdrs.AUTHORIZATION]
+        try:
+            reply = await self._exchange(
+                "POST", f"{address}{path}", PLAN_S, body_of(request), headers
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise QueryUnavailable(
+                f"{request.path}: the leader at {address} gave no answer ({type(error).__name__}: {error}), and may have done "
+                "what was asked; look at `gang-extender moves` before you ask again"
+            ) from error
+        return reply.response()
+
+    async def _exchange(
+        self,
+        method: str,
+        url: str,
+        within_s: float,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> VerbAnswer:
+        """Return the response to a request."""
+        async with self._connections().request(
+            method,
+            url,
+            timeout=aiohttp.ClientTimeout(total=within_s, sock_connect=CONNECT_S),
+            data=body,
+            headers=headers,
+            **self._tls_options(),
+        ) as reply:
+            kept = {name: reply.headers[name] for name in PASSED_BACK if name in reply.headers}
+            return VerbAnswer(await reply.read(), reply.status, reply.content_type, kept)
 
     async def _until_answered(self, call: VerbCall) -> VerbAnswer | None:
         verb, began_s = call.verb, _now_s()

@@ -21,7 +21,8 @@ from extender.http.responses.request_visibility import CALLER, body_of, visibili
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import Api, Query
 from extender.ports.log_ports import StateSource
-from extender.queries.plan import moves_query
+from extender.queries.plan.moves_dto import MovesAnswer, MovesQuestion, MovesUnderWay
+from extender.queries.plan.moves_query import PlannedMoves, moves_under_way
 from extender.queries.plan.plan_query import PlanQuestion, PlanReply
 from extender.queries.plan.plan_service import PlanResult
 
@@ -47,16 +48,16 @@ PLAN = Operation(
 UNDER_WAY = Operation(
     path="/v1/moves",
     about="The moves that the service makes, and what is done now",
-    answer=moves_query.MovesUnderWay,
+    answer=MovesUnderWay,
     problems=(400,),
 )
 APPLY = Operation(
     path="/v1/moves/apply",
     method="post",
     about="Make the fewest moves of members of running gangs that answer a question of POST /v1/moves about the live cluster, one after "
-    "the other; only the replica that leads does",
-    body=moves_query.MovesQuestion,
-    answer=moves_query.MovesAnswer,
+    "the other; a replica that does not lead asks the leader",
+    body=MovesQuestion,
+    answer=MovesAnswer,
     problems=(400, 408, 413, 415, 503),
     positioned=False,
 )
@@ -65,7 +66,7 @@ CONTROL = Operation(
     method="post",
     about="Pause, resume or stop the moves that the service makes",
     body=MovesControl,
-    answer=moves_query.MovesUnderWay,
+    answer=MovesUnderWay,
     problems=(400, 404, 408, 413, 415, 503),
     positioned=False,
 )
@@ -74,14 +75,18 @@ MOVES = Operation(
     method="post",
     about="The fewest moves of running pods after which a tree fits, whole domains are free, or nodes are empty: on the "
     "cluster of the request, or on the live cluster of the service; nothing is moved",
-    body=moves_query.MovesQuestion,
-    answer=moves_query.MovesAnswer,
+    body=MovesQuestion,
+    answer=MovesAnswer,
     problems=(400, 408, 413, 415, 503),
     positioned=False,
 )
 
 
 Answer = Callable[[bytes, Visibility], Awaitable[PlanResult]]
+ToLeader = Callable[[web.Request, str], Awaitable[web.Response | None]]
+# of the leader, for its followers
+REPLICA_APPLY = "/scheduler/moves/apply"
+REPLICA_CONTROL = "/scheduler/moves/control"
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,14 @@ class PlanApi(Api):
     moves_to_apply: Answer  # the same of one whose moves are to be made; JSON of `PlannedMoves`
     mover: MoveController
     state: StateSource
+    to_leader: ToLeader  # sends the body of a request to a path of the leader; its answer, None where this replica leads
+
+    def replica_routes(self) -> list[web.RouteDef]:
+        """Return the routes for other replicas."""
+        return [
+            web.post(REPLICA_APPLY, self._apply_here),
+            web.post(REPLICA_CONTROL, self._control_here),
+        ]
 
     @PLAN.handler
     async def _plan(self, request: web.Request, _: Query) -> web.Response:
@@ -117,15 +130,19 @@ class PlanApi(Api):
 
     def _under_way(self) -> web.Response:
         state = self.state.committed
-        body = msgspec.json.encode(moves_query.moves_under_way(state.moves, self.mover.waits_for))
+        body = msgspec.json.encode(moves_under_way(state.moves, self.mover.waits_for))
         return at_position(body, state.position)
 
     @APPLY.handler
     async def _apply(self, request: web.Request, _: Query) -> web.Response:
+        answer = await self.to_leader(request, REPLICA_APPLY)
+        return await self._apply_here(request) if answer is None else answer
+
+    async def _apply_here(self, request: web.Request) -> web.Response:
         body = _moves_question(request)
         self.mover.require_none()
         given = await self.moves_to_apply(body, visibility_of(request))
-        planned = msgspec.json.decode(given.body, type=moves_query.PlannedMoves)
+        planned = msgspec.json.decode(given.body, type=PlannedMoves)
         answer = planned.answer
         if answer.moves:
             plan = await self.mover.begin(
@@ -141,6 +158,10 @@ class PlanApi(Api):
 
     @CONTROL.handler
     async def _control(self, request: web.Request, _: Query) -> web.Response:
+        answer = await self.to_leader(request, REPLICA_CONTROL)
+        return await self._control_here(request) if answer is None else answer
+
+    async def _control_here(self, request: web.Request) -> web.Response:
         try:
             action = msgspec.json.decode(body_of(request), type=MovesControl).action
         except msgspec.MsgspecError as error:

@@ -56,6 +56,8 @@ RIGHTS: Final[Mapping[str, RouteRight]] = {
     "/scheduler/preempt": RouteRight.CERTIFICATE,
     "/scheduler/bind": RouteRight.CERTIFICATE,
     "/scheduler/status": RouteRight.CERTIFICATE,
+    "/scheduler/moves/apply": RouteRight.MOVE,
+    "/scheduler/moves/control": RouteRight.MOVE,
     "/v1/decisions/{id}": RouteRight.ANY_NAMESPACE,
     "/v1/decisions/{id}/input": RouteRight.ALL_NAMESPACES,
     "/v1/events": RouteRight.ANY_NAMESPACE,

@@ -176,7 +176,7 @@ class RequestLimits:
                 return BodyLimit(min(most, PREEMPT_BYTES_MAX), values)
             case "/scheduler/bind":
                 return BodyLimit(min(most, BIND_BYTES_MAX))
-            case "/v1/plan" | "/v1/moves" | "/v1/moves/apply":
+            case "/v1/plan" | "/v1/moves" | "/v1/moves/apply" | "/scheduler/moves/apply":
                 return BodyLimit(min(most, PLAN_BYTES_MAX), share=0.5)
             case _:
                 return BodyLimit(min(most, OTHER_BYTES_MAX), share=0.5)

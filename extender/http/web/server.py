@@ -22,12 +22,13 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
-from extender.core.model.errors import NotFound
+from extender.core.model.errors import Forbidden, NotFound
 from extender.http.access.review_cache import ReviewCache
 from extender.http.listener.connection_limits import CONNECTIONS, ConnectionLimits
 from extender.http.listener.tls_contexts import TlsContexts
-from extender.http.responses.json_responses import not_modified, problems
+from extender.http.responses.json_responses import Handler, not_modified, problems
 from extender.http.responses.unsent_answers import BytesInFlight
+from extender.http.scheduler.leader_proxy import FROM_REPLICA
 from extender.http.scheduler.verb_handlers import VerbHandlers
 from extender.http.v1 import (
     event_api,
@@ -138,7 +139,7 @@ def _application(
     callers = callers_of(listener, settings, connections, tls)
     checks: list[Middleware] = []
     inner: list[Middleware] = []
-    if parts.reviews is not None and listener.serves != "verbs":
+    if parts.reviews is not None:
         cache = ReviewCache(parts.reviews, time.monotonic)
         access = AccessControl(cache, parts.namespaces, connections)
         checks, inner = [access.middleware()], [access.after_body()]
@@ -160,7 +161,8 @@ def _application(
     if listener.serves != "api":
         assert callers is not None, "a listener of verbs checks its callers"
         app.add_routes(parts.verbs.routes())
-        app.add_routes(parts.replica_routes)
+        for route in parts.replica_routes:
+            app.router.add_route(route.method, route.path, _for_replicas(route.handler))
         connections.direct = DirectCalls(
             parts.verbs, limits, callers, parts.probes.sends_away
         ).begin
@@ -182,6 +184,20 @@ def _application(
     if listener.asks_for_certificates:
         app.on_response_prepare.append(close_outdated)
     return app
+
+
+def _for_replicas(handler: Handler) -> Handler:
+    """Return a handler that answers no client certificate but that of a replica."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if not request.get(FROM_REPLICA, True):
+            raise Forbidden(
+                f"{request.path}: only replicas ask here, and the client certificate is of none of --replica-client-names; "
+                "ask under /v1"
+            )
+        return await handler(request)
+
+    return handle
 
 
 class _RequestLog(logging.LoggerAdapter[logging.Logger]):

@@ -26,7 +26,8 @@ from extender.core.model.ids import Position
 from extender.core.model.message_formatting import counted
 from extender.core.planner.codec.request_codec import Decoder
 from extender.core.planner.model.node_table import NodeTable
-from extender.core.planner.moves.move_search import MovesRequest, find_moves
+from extender.core.planner.moves.move_search import find_moves
+from extender.core.planner.moves.move_types import MovesRequest
 from extender.core.planner.plan_types import (
     PLANNER_VERSION,
     Assignment,

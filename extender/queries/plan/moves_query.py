@@ -6,147 +6,50 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 from msgspec.structs import replace
 
 from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
 from extender.core.capacity.capacity_claims import claimed_nodes
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.capacity.largest_free_domain import LOWEST, NO_ROOT, devices, takes_pods
+from extender.core.capacity.largest_free_domain import LOWEST, NO_ROOT, devices
 from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted, join_names
-from extender.core.model.nodes import DRAIN_TAINTS, drain_announced
+from extender.core.model.nodes import DRAIN_TAINTS, drain_announced, takes_pods
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.visibility import namespace_of
-from extender.core.planner.moves.move_search import (
+from extender.core.planner.moves.move_search import find_moves
+from extender.core.planner.moves.move_types import (
     Move,
-    MovesOutcome,
     MovesPlan,
     MovesRequest,
     StayingPod,
-    find_moves,
 )
-from extender.core.planner.plan_types import SEARCH_BUDGET, PlanNode
+from extender.core.planner.plan_types import PlanNode
 from extender.core.preempt.disruption_units import as_admitted, checkpoint_warnings
 from extender.core.preempt.movable_pods import MovablePods, MoveLimits, broken_gangs, movable_pods
 from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.queries.plan.cluster_changes import named_nodes
-from extender.queries.plan.plan_query import (
-    AssignmentLine,
-    PlanInput,
-    PlanObjects,
-    assignment_lines,
-    is_requested_tree,
+from extender.queries.plan.moves_dto import (
+    BreakLine,
+    EndLine,
+    MovesAnswer,
+    MovesQuestion,
+    MovesUnderWay,
+    NodePicture,
 )
+from extender.queries.plan.plan_query import PlanInput, assignment_lines, is_requested_tree
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
 SOME: Final = 8  # texts in one message
 SHOWN_CHARS: Final = 200  # of a wrong text
 _COUNT: Final = re.compile(r"0*[1-9][0-9]{0,8}")
-
-
-class MovesQuestion(
-    PlanObjects, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
-    """The request over HTTP: a tree to make room for (`workload`, `manifest` or `groups`), or `free`, or `drain`."""
-
-    free: str = ""  # KEY=N: so many whole domains of a topology key
-    drain: tuple[str, ...] = ()  # names of nodes, or key=value of a label
-    announced: bool = False  # drain the nodes that are cordoned, or have a taint that announces it
-    by: str = ""  # RFC 3339, with `drain`: what ends by then need not move
-    budget: Count = 0  # moves at most; 0: any number
-    max_priority: int | UnsetType = UNSET  # pods above it stay
-    max_age_s: Count = 0  # pods that run for longer stay; 0: none
-    search_budget: Annotated[int, msgspec.Meta(ge=1, le=200_000)] = SEARCH_BUDGET
-
-    def about(self, plan: PlanInput, now_us: int, *, members_only: bool = False) -> MovesInput:
-        """Return the question with the objects that it is about; raises BadInput if `by` is no time."""
-        return MovesInput(
-            plan=replace(plan, budget=self.search_budget),
-            free=self.free,
-            drain=self.drain,
-            announced=self.announced,
-            by_us=max(parse_time(self.by, "by"), 1) if self.by else 0,  # 0 would be no time
-            budget=self.budget,
-            max_priority=None if isinstance(self.max_priority, UnsetType) else self.max_priority,
-            max_age_s=self.max_age_s,
-            now_us=now_us,
-            members_only=members_only,
-        )
-
-
-class BreakLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A gang that falls below its minimum when a drain evicts what has no other place."""
-
-    gang: str  # Kind/namespace/name
-    minimum: int
-    running: int  # pods, of a composite groups that have their minimum
-    left: int
-
-
-class EndLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What ends by itself in time, and so need not move."""
-
-    name: str  # Kind/namespace/name: the root group, or the pod
-    pods: int  # on the nodes to drain
-    ends: str  # RFC 3339, at the latest
-
-
-class NodePicture(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that changes, before and after."""
-
-    node: str
-    resource: str
-    allocatable: int
-    free_before: int
-    free_after: int
-
-
-class MovesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer; `fits`: no move is needed, `impossible`: proved."""
-
-    verdict: MovesOutcome
-    question: str
-    moves: tuple[Move, ...] = ()  # in order, one after the other
-    least: int = 0  # proved: no fewer moves lead there
-    # proved: of equally many moves none have a lower sum of priorities, and with the same none lose less work
-    cheapest: bool = False
-    lost_min: int = 0  # GPU-minutes of work that all moves lose
-    emptied: tuple[str, ...] = ()  # domains or nodes
-    assignments: tuple[AssignmentLine, ...] = ()  # of the tree, after the moves
-    unmoved: tuple[str, ...] = ()  # pods that have no place elsewhere
-    stays: tuple[StayingPod, ...] = ()
-    breaks: tuple[BreakLine, ...] = ()
-    ends: tuple[EndLine, ...] = ()  # by the time of the question, the first to end first
-    begin_after: str = (
-        ""  # RFC 3339: begin after it, and nothing stays or breaks; empty: now, or it is not known
-    )
-    nodes: tuple[NodePicture, ...] = ()
-    reasons: tuple[str, ...] = ()
-    proved: bool = True  # False: the search was cut short
-    warnings: tuple[str, ...] = ()
-    as_of: str = ""  # RFC 3339: time of the live cluster; empty for a cluster in the request
-    plan: str = ""  # id of the plan, where the moves are being made
-
-
-class MovesUnderWay(msgspec.Struct, frozen=True, kw_only=True):
-    """The moves that the service makes; an empty `plan`: none are under way."""
-
-    plan: str = ""
-    question: str = ""
-    by: str = ""
-    since: str = ""  # RFC 3339
-    paused: bool = False
-    made: int = 0  # so many of `moves`
-    moves: tuple[Move, ...] = ()  # in order
-    state: str = ""  # what is done now, as a sentence
 
 
 class PlannedMoves(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +73,24 @@ class MovesInput(msgspec.Struct, frozen=True, kw_only=True):
     max_age_s: int = 0
     now_us: int = 0
     members_only: bool = False  # pods that the service does not place stay
+
+
+def moves_input(
+    asked: MovesQuestion, plan: PlanInput, now_us: int, *, members_only: bool = False
+) -> MovesInput:
+    """Return a question with the objects that it is about; raises BadInput if `by` is no time."""
+    return MovesInput(
+        plan=msgspec.structs.replace(plan, budget=asked.search_budget),
+        free=asked.free,
+        drain=asked.drain,
+        announced=asked.announced,
+        by_us=max(parse_time(asked.by, "by"), 1) if asked.by else 0,  # 0 would be no time
+        budget=asked.budget,
+        max_priority=None if isinstance(asked.max_priority, UnsetType) else asked.max_priority,
+        max_age_s=asked.max_age_s,
+        now_us=now_us,
+        members_only=members_only,
+    )
 
 
 def answer_moves(view: ClusterView, question: MovesInput) -> MovesAnswer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -67,6 +67,7 @@ from extender.core.planner.preempt.victim_search import (
 )
 from extender.core.preempt.disruption_units import EvictableContext
 from extender.core.preempt.preemption_planning import preemption_request
+from extender.queries.plan.moves_dto import AssignmentLine, PlanObjects
 from extender.queries.plan.node_groups import (
     NodeGroup,
     NodeGroupGrowth,
@@ -152,14 +153,6 @@ def change_texts(
     yield from plain
 
 
-class AssignmentLine(msgspec.Struct, frozen=True):
-    """A newly placed pod."""
-
-    pod: str
-    group: str
-    node: str
-
-
 class PlannedVictimLine(msgspec.Struct, frozen=True):
     """A disruption unit that would be evicted."""
 
@@ -230,17 +223,6 @@ class PlanReply(PlanAnswer, frozen=True, kw_only=True):
 
     warnings: tuple[str, ...] = ()
     as_of: str = ""  # RFC 3339: time of the live cluster; empty for a cluster in the request
-
-
-class PlanObjects(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The objects of a request over HTTP, as `kubectl get -o json` prints them, lists included."""
-
-    # nodes, pods and groups that exist; without it: the live cluster of the service
-    cluster: tuple[dict[str, Any], ...] | UnsetType = UNSET
-    workload: tuple[dict[str, Any], ...] = ()  # objects to plan; empty: all that is pending
-    manifest: str = ""  # YAML or JSON of further objects to plan, as kubectl reads it
-    # Kind/namespace/name of groups of the cluster to plan
-    groups: tuple[str, ...] = ()
 
 
 class PlanQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,29 +5,34 @@ from __future__ import annotations
 import asyncio
 import json
 
+import msgspec
 import pytest
 
 from deploy.demo.ports import free_port
 from extender.core.log.events import BindBarrierTimedOut
 from extender.http.scheduler.leader_proxy import FORWARDED, MISDIRECTED
+from extender.ports.access_ports import AccessRight
+from extender.queries.plan.moves_query import MovesInput, PlannedMoves, planned_moves
+from extender.queries.plan.plan_query import PlanInput
+from extender.queries.plan.plan_service import PlanResult
+from tests.integration.http.test_access_middleware import JOB, bearer
 from tests.integration.http.test_scheduler_verbs import Served, wire_pod
 from tests.support.logs.fake_store import FakeDatabase
+from tests.support.service.fake_access import FakeAccessReviews
 from tests.support.service.fakes import TTL_MS, FakeClock, FakeCluster
-from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
+from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
 
 
 class Replicas:
     """A leader and a follower; they share log, cluster and clock."""
 
-    def __init__(self, **settings):
+    def __init__(self, *objects, **settings):
         self.clock = FakeClock()
         self.database = FakeDatabase(self.clock.now_us)
-        self.cluster = FakeCluster(
-            *(a_node(f"n{n}", gpu=4) for n in range(2)),
-            *a_gang("g", pods=2, requests={GPU: 1}),
-            a_pod("alien", requests={GPU: 4}),
-        )
+        gang = [*a_gang("g", pods=2, requests={GPU: 1}), a_pod("alien", requests={GPU: 4})]
+        nodes = [a_node(f"n{n}", gpu=4) for n in range(2)]
+        self.cluster = FakeCluster(*nodes, *(objects or gang))
         self.first, self.second = self._served("first", settings), self._served("second", settings)
 
     def _served(self, holder, settings):
@@ -104,6 +109,63 @@ async def test_a_follower_is_ready_names_its_leader_and_answers_queries(replicas
         assert reply.headers["X-Log-Position"] == str(position)
         assert (await reply.json())["reserved"] == 2
     assert {event.actor for event in replicas.first.stage.events()} == {"first"}
+
+
+async def test_moves_asked_for_at_a_follower_are_made_by_the_leader():
+    """Apply, pause and stop: the leader's answer, also its refusal, under the name of the user; reading needs no leader."""
+    pods = (
+        a_pod(f"g-{n}", "g", metadata={"ownerReferences": [JOB]}, requests={GPU: 4})
+        for n in range(2)
+    )
+
+    async def plan(_body, _readers):
+        stage = replicas.first.stage
+        question = MovesInput(
+            plan=PlanInput(state=stage.leader.committed), drain=("n0",), members_only=True
+        )
+        answer, request = planned_moves(stage.cluster.view(), question)
+        encoded = msgspec.json.encode(request, order="deterministic")
+        return PlanResult(msgspec.json.encode(PlannedMoves(answer=answer, request=encoded)))
+
+    reviews = FakeAccessReviews()
+    token = reviews.add_user(
+        "ann", AccessRight("list"), AccessRight("post", path="/v1/moves/apply")
+    )
+    reader = reviews.add_user("bob", AccessRight("list"))
+    async with Replicas(a_group("g", gang=1), *pods, plan=plan, reviews=reviews) as replicas:
+        leader = replicas.first.stage
+        for name, node in leader.where("g").items():
+            replicas.cluster.change_pod(name, node=node, phase="Running")
+        await leader.settled()
+        replicas.cluster.add(a_node("n2", gpu=4))
+
+        async def ask(path, body, served=replicas.second, caller=token):
+            async with served.client.post(path, json=body, headers=bearer(caller)) as reply:
+                return reply.status, await reply.json()
+
+        drain = ("/v1/moves/apply", {"drain": ["n0"]})
+        status, answer = await ask(*drain)
+        assert (status, len(answer["moves"])) == (200, 1)
+        moves = leader.leader.committed.moves
+        assert (answer["plan"], moves.by) == (moves.id, "ann")
+        refused = await ask(*drain)
+        assert (refused[0], refused) == (400, await ask(*drain, replicas.first))
+        status, shown = await ask("/v1/moves/control", {"action": "pause"})
+        assert (status, shown["by"], shown["paused"]) == (200, "ann", True)
+        await replicas.followed()
+        async with replicas.second.client.get("/v1/moves", headers=bearer(token)) as reply:
+            assert (await reply.json())["plan"] == moves.id
+        replica = ("/scheduler/moves/control", {"action": "stop"})
+        assert (await ask(*replica, replicas.first, reader))[0] == 403
+        assert (await ask(*replica))[0] == 503  # a follower passes nothing on that was passed to it
+        status, shown = await ask("/v1/moves/control", {"action": "stop"})
+        assert (status, shown["plan"], leader.leader.committed.moves) == (200, "", None)
+        address = str(replicas.first.client.make_url("")).rstrip("/")
+        await replicas.first.client.close()
+        status, problem = await ask(*drain)
+        assert status == 503
+        assert f"the leader at {address} gave no answer" in problem["detail"]
+        assert "gang-extender moves" in problem["detail"]
 
 
 async def test_who_hangs_up_at_the_follower_has_gone_at_the_leader(replicas):

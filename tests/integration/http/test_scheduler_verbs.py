@@ -125,6 +125,9 @@ class Served:
 
         self.tls = TlsContexts(stage.settings, SystemClock()) if stage.settings.has_tls else None
         self.forwarder = LeaderProxy(stage.leader, stage.settings, self.tls)
+        plan_api = PlanApi(
+            plan, plan, plan, stage.parts.mover, stage.leader, self.forwarder.pass_on
+        )
         self.apps = applications(
             ApplicationParts(
                 VerbHandlers(stage.extender_service, stage.leader, read_pod, self.forwarder),
@@ -136,7 +139,7 @@ class Served:
                     TreeApi(stage.leader, labels_of(stage)),
                     EventApi(reader, feed),
                     LiveNodeApi(NodeInventory(stage.cluster), stage.leader),
-                    PlanApi(plan, plan, plan, stage.parts.mover, stage.leader),
+                    plan_api,
                 ),
                 feed.stop,
                 lambda: ClusterSize(
@@ -144,7 +147,7 @@ class Served:
                 ),
                 reviews,
                 lambda: [key.namespace for key in stage.cluster.view().groups],
-                status.replica_routes(),
+                [*status.replica_routes(), *plan_api.replica_routes()],
             ),
             stage.settings,
             self.tls,

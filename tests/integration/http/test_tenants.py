@@ -40,7 +40,7 @@ from extender.store.queries.report_queries import PostgresReportQueries
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.service.fake_workloads import labels_of
 from tests.support.service.fakes import status_api
-from tests.support.service.live_plans import live_plans
+from tests.support.service.live_plans import answered_here, live_plans
 from tests.support.service.manifest_builders import GPU, a_group, a_pod
 from tests.support.service.node_state import past_explain, past_node
 from tests.support.service.tenant_story import NODES, two_tenants_stage
@@ -125,6 +125,8 @@ WALK = {
 FOR_ALL = {"/v1/decisions/{id}/input", "/v1/moves"}
 # those of moves for callers who see all namespaces
 POSTS = {"/v1/plan", "/v1/moves", "/v1/moves/apply", "/v1/moves/control"}
+# of the leader for its followers: the same handlers with the same right
+REPLICA_POSTS = {"/scheduler/moves/apply", "/scheduler/moves/control"}
 # The answers of these name no tenant, for any caller.
 NAMELESS = {"/v1/nodes", "/v1/readiness", "/v1/reports"}
 # a gang of the own tenant that fits only when everything else is evicted
@@ -187,7 +189,9 @@ async def serving(stage, url):
             StateApi(as_of),
             NodesApi(stage.cluster, past_node(as_of)),
             ReportApi(PostgresReportQueries(reading), reader, stage.clock),
-            PlanApi(plans.plan, plans.plan, plans.plan, stage.parts.mover, stage.leader),
+            PlanApi(
+                plans.plan, plans.plan, plans.plan, stage.parts.mover, stage.leader, answered_here
+            ),
             ExplainApi(
                 ExplainService(stage.cluster, stage.leader, stage.clock, plans.plan_live),
                 past_explain(as_of, reader),
@@ -245,7 +249,7 @@ async def test_every_route_is_walked():
     assert {o.path for o in OPERATIONS if o.method != "get"} == POSTS
     # the application refuses a route that is not in this table
     without_data = (RouteRight.OPEN, RouteRight.CERTIFICATE, RouteRight.METRICS)
-    walked = {*WALK, *POSTS, "/v1/openapi.json"}
+    walked = {*WALK, *POSTS, *REPLICA_POSTS, "/v1/openapi.json"}
     assert {path for path, right in RIGHTS.items() if right not in without_data} == walked
 
 

@@ -42,6 +42,9 @@ async def test_kube_scheduler_calls_with_its_certificate(service, made):
         for path in API_PATHS:
             async with session.get(service.url(FILTER).replace(FILTER, path)) as reply:
                 assert reply.status == 404, path
+        for path in ("/scheduler/moves/apply", "/scheduler/moves/control"):
+            async with session.post(service.url(path), json={"drain": ["n0"]}) as reply:
+                assert reply.status == 403, path
 
 
 @pytest.mark.parametrize("server_name", [SERVER_NAME, HTTP1_SERVER_NAME])

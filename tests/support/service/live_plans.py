@@ -16,6 +16,10 @@ CLASSES = (
 )
 
 
+async def answered_here(_request: object, _path: str) -> None:
+    """Be the `to_leader` of a replica that leads."""
+
+
 def live_plans(stage: Any) -> PlanService:
     """Return the service; the cluster of the stage gets the PriorityClass `high`."""
     stage.cluster.priority_classes = lambda: CLASSES

@@ -80,7 +80,6 @@ async def test_a_workload_that_fits_runs_as_a_whole_and_completes(
     await story.check_events()
 
 
-@pytest.mark.full
 async def test_a_workload_that_does_not_fit_has_no_pod_with_a_node(
     story: Story, tree_policies: None, controllers: WorkloadControllers, kubelet: Kubelet
 ) -> None:
@@ -105,7 +104,7 @@ async def test_a_workload_that_does_not_fit_has_no_pod_with_a_node(
     await story.check_events()
 
 
-@pytest.mark.full
+@pytest.mark.every_case
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")], ids="before".join)
 async def test_of_two_gangs_for_the_same_nodes_one_runs_as_a_whole(
     story: Story, kubelet: Kubelet, order: tuple[str, str]

@@ -142,7 +142,7 @@ async def test_members_are_moved_by_policy_for_a_gang_that_waits(
     controllers: WorkloadControllers,
     kubelet: Kubelet,
 ) -> None:
-    """Its pod needs half of the node on which all members run; two of them have a place elsewhere."""
+    """Its pod needs half of the node on which all members run; two have a place elsewhere. Planned and moved once, also with kill -9."""
     await story.create(a_node("n0", cpu="4"))
     before = await running_jobset(story, movable)
     running = Running(story)
@@ -152,6 +152,10 @@ async def test_members_are_moved_by_policy_for_a_gang_that_waits(
             a_group("big", gang=1),
             a_pod("big-0", "big", requests={"cpu": 2}),
         )
+        for step in ("MovesPlanned", "MoveCompleted"):
+            await story.until_event(step)
+            story.service.kill()
+            await story.service.start()
         await story.until_event("MovesEnded")
         await story.until_bound(1, "big-")
     assert running.fewest == MINIMUM
@@ -159,6 +163,10 @@ async def test_members_are_moved_by_policy_for_a_gang_that_waits(
     (planned,) = await story.service.events("MovesPlanned")
     data = planned["data"]
     assert (data["by"], data["for_gang"], len(data["moves"])) == (POLICY, "default/big", 2)
+    made = await story.service.events("MoveCompleted")
+    assert [entry["data"]["number"] for entry in made] == [1, 2]
+    (end,) = await story.service.events("MovesEnded")
+    assert end["data"]["reason"] in ("completed", "no-longer-needed")
     after = await until_running(story, "train-", PODS, gone=frozenset())
     assert len(after & before) == PODS - 2
     await command(story, "decision", "replay", str(planned["position"]))

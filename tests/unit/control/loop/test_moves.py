@@ -18,7 +18,7 @@ from extender.core.model.errors import BadInput, ClusterUnavailable, NotFound
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.nodes import Taint
 from extender.core.model.visibility import EVERYTHING, Visibility
-from extender.core.planner.moves.move_search import Move
+from extender.core.planner.moves.move_types import Move
 from extender.core.preempt.moves_lifecycle import lost_place
 from extender.queries.log.decision_replay import replay_decision
 from extender.queries.log.event_dto import rfc3339

@@ -33,7 +33,7 @@ async def test_every_route_is_in_the_document_and_the_other_way_round():
         }
     # built by the wiring alone: they need a process of their own, or the database
     others = (
-        PlanApi(None, None, None, None, None),
+        PlanApi(None, None, None, None, None, None),
         ExplainApi(None, None),
         StateApi(None),
         PastNodesApi(None),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from extender.cli.commands.moves_command import moves_markdown
-from extender.core.planner.moves.move_search import StayingPod
-from extender.queries.plan.moves_query import MovesAnswer
+from extender.core.planner.moves.move_types import StayingPod
+from extender.queries.plan.moves_dto import MovesAnswer
 from tests.support.document_outputs import DocumentOutputs
 from tests.support.service.command_line import run_command
 

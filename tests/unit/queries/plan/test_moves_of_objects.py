@@ -14,15 +14,12 @@ from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
 from extender.core.model.pods import CHECKPOINT_ANNOTATION, RUNS_FOR, PodShape
 from extender.core.planner.moves import move_search
-from extender.core.planner.moves.move_search import (
-    Mover,
-    MovesRequest,
-    compile_moves,
-    moves_in_order,
-)
+from extender.core.planner.moves.move_search import compile_moves, moves_in_order
+from extender.core.planner.moves.move_types import Mover, MovesRequest
 from extender.core.planner.plan_types import PlanNode
 from extender.queries.log.event_dto import parse_time, rfc3339
-from extender.queries.plan.moves_query import MovesAnswer, MovesInput, MovesQuestion, answer_moves
+from extender.queries.plan.moves_dto import MovesAnswer, MovesQuestion
+from extender.queries.plan.moves_query import MovesInput, answer_moves, moves_input
 from extender.queries.plan.plan_query import PlanInput
 from tests.support.hypothesis_profile import PROFILE
 from tests.support.planning.moves_checker import Gang, Member, MoveModel
@@ -407,7 +404,7 @@ def test_a_time_that_has_passed_is_refused():
 @pytest.mark.parametrize("by", ["1970-01-01T00:00:00Z", "1969-12-31T00:00:00Z"])
 def test_the_begin_of_the_epoch_is_a_time(by):
     """Not the same as none."""
-    question = MovesQuestion(drain=("n0",), by=by).about(PlanInput(), NOW_US)
+    question = moves_input(MovesQuestion(drain=("n0",), by=by), PlanInput(), NOW_US)
     with pytest.raises(BadInput, match="is not after now"):
         answer_moves(FakeCluster(*NODES).view(), question)
 
