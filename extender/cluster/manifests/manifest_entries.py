@@ -110,10 +110,7 @@ _CLUSTER_WIDE: Final = (
 )
 _GROUP_KINDS: Final = ("PodGroup", "CompositePodGroup", "Workload")
 # Kubernetes 1.35: same name, other meaning
-_OLDEST: Final = (
-    "Workload",
-    f"{BUILTIN_GROUP}/v1alpha1",
-)
+_OLDEST: Final = ("Workload", f"{BUILTIN_GROUP}/v1alpha1")
 _FIELDS_KNOWN: Final = (
     api.WorkloadManifest,
     api.PodCliqueSet,

@@ -11,12 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from extender.core.log.events import GroupRecord, WishRecord
-from extender.core.log.gang_phase import (
-    HOLDS_CAPACITY,
-    PREEMPTING,
-    TAKEN,
-    capacity_was_taken,
-)
+from extender.core.log.gang_phase import HOLDS_CAPACITY, PREEMPTING, TAKEN, capacity_was_taken
 from extender.core.log.reservation_state import GangState, LastDecision, PendingPreemption
 from extender.core.log.visible_state import reduced_decision
 from extender.core.model.ids import GroupKey

@@ -37,12 +37,7 @@ from extender.core.log.reservation_state import (
     ReservationState,
     reservation_of,
 )
-from extender.core.model.cluster_view import (
-    NOTHING,
-    ClusterView,
-    Usage,
-    groups_above,
-)
+from extender.core.model.cluster_view import NOTHING, ClusterView, Usage, groups_above
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pods import Pod, PodShape

@@ -289,10 +289,7 @@ class TreeParts:
         return kept.answer
 
     def of(
-        self,
-        tree: Tree,
-        root: GangState | None,
-        hints: Mapping[PodUid, NodeName] = EMPTY_HINTS,
+        self, tree: Tree, root: GangState | None, hints: Mapping[PodUid, NodeName] = EMPTY_HINTS
     ) -> TreePart:
         """Return the part of a tree; `hints`: nodes to try first, by member."""
         held = root.reservations if root is not None else NO_HOLDS

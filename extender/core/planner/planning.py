@@ -15,10 +15,7 @@ from msgspec import UNSET, UnsetType
 from extender.core.model.message_formatting import counted
 from extender.core.planner.explain.plan_builder import make_plan, without_extras
 from extender.core.planner.explain.refusal_causes import diagnose
-from extender.core.planner.explain.relaxations import (
-    explain,
-    explain_contradiction,
-)
+from extender.core.planner.explain.relaxations import explain, explain_contradiction
 from extender.core.planner.model.node_table import FIT_MAX, NodeTable
 from extender.core.planner.model.problem import Options, compile_request, given
 from extender.core.planner.model.upper_bounds import bound_all
@@ -39,11 +36,7 @@ from extender.core.planner.plan_types import (
     map_groups,
     waiting_reasons,
 )
-from extender.core.planner.solve.preferred_topology import (
-    NotAtOnce,
-    grant_preferred,
-    has_wishes,
-)
+from extender.core.planner.solve.preferred_topology import NotAtOnce, grant_preferred, has_wishes
 from extender.core.planner.solve.solver_pipeline import Solved, greedy_limit, solve, solve_at_once
 
 BUDGET_STEP: Final = 10  # the larger budget that an unknown refusal proposes, as a multiple

@@ -26,12 +26,7 @@ from extender.core.model.nodes import DRAIN_TAINTS, drain_announced, takes_pods
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.visibility import namespace_of
 from extender.core.planner.moves.move_search import find_moves
-from extender.core.planner.moves.move_types import (
-    Move,
-    MovesPlan,
-    MovesRequest,
-    StayingPod,
-)
+from extender.core.planner.moves.move_types import Move, MovesPlan, MovesRequest, StayingPod
 from extender.core.planner.plan_types import PlanNode
 from extender.core.preempt.disruption_units import as_admitted, checkpoint_warnings
 from extender.core.preempt.movable_pods import MovablePods, MoveLimits, broken_gangs, movable_pods

@@ -752,9 +752,7 @@ def _planned_in_steps(
     )
     if any(verdict.verdict != "placed" for verdict in verdicts):
         refused = replace(
-            _worst_step(planned, titles, steps),
-            unplaced=_without_node(tree),
-            steps=lines,
+            _worst_step(planned, titles, steps), unplaced=_without_node(tree), steps=lines
         )
         return refused, view
     uids = {pod.path: pod.uid for pod in tree.pods}

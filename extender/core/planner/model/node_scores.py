@@ -12,12 +12,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from extender.core.model.pods import PodShape
-from extender.core.planner.model.node_filters import (
-    avoided_taints,
-    matches,
-    selected,
-    tolerated,
-)
+from extender.core.planner.model.node_filters import avoided_taints, matches, selected, tolerated
 from extender.core.planner.model.node_table import Bools, Ints, Level, NodeTable
 from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.plan_types import PlanPreference, PlanRequest

@@ -67,11 +67,7 @@ class Reprieve:
     """Searches the sets of victims for one request."""
 
     def __init__(
-        self,
-        eviction_view: PostEvictionView,
-        effort: SearchBudget,
-        *,
-        min_pods: int,
+        self, eviction_view: PostEvictionView, effort: SearchBudget, *, min_pods: int
     ) -> None:
         """Prepare the search; `min_pods`: smallest number of pods to place, 0: the minimum of the tree."""
         self.eviction_view = eviction_view
