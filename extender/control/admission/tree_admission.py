@@ -570,11 +570,11 @@ class TreeAdmission:
     def _held_note(self, tree_request: TreeRequest) -> str:
         """Return the result of `held_against` for a tree; the same for all trees of the same shapes and priority."""
         view, state = tree_request.now.view, tree_request.now.pending
-        if not state.capacity_holds:
+        if not state.capacity_holds and state.moves is None:
             return ""
         root, request = tree_request.tree.root, tree_request.request
         of_own_hold = root.uid if root.uid in state.capacity_holds else ""
-        notes = self._notes.get(dict, same=(request.nodes, state.capacity_holds))
+        notes = self._notes.get(dict, same=(request.nodes, state.capacity_holds, state.moves))
         key = (root.priority, of_own_hold, request.shapes)
         if key not in notes:
             notes[key] = held_against(

@@ -38,7 +38,7 @@ from extender.core.capacity.capacity_claims import (
     not_free,
 )
 from extender.core.capacity.free_capacity import make_row, used_capacity_on
-from extender.core.log.capacity_claim import CapacityClaim, planned_claims
+from extender.core.log.capacity_claim import CapacityClaim, ClaimKind, planned_claims
 from extender.core.log.events import (
     CapacityHeld,
     CapacityHoldReleased,
@@ -81,6 +81,7 @@ from extender.core.reconcile.reservation_checks import unassigned, unfit_pods
 # --- how much of a hold is free already, and what holds of others take from a tree
 
 HELD: Final = "free capacity is held for trees of equal or higher priority that have waited longer"
+HELD_FOR_MOVES: Final = "free capacity is held for the new pods of members that are being moved; `gang-extender moves` shows them"
 
 NOTHING_LEAVES: Final[Mapping[NodeName, Mapping[str, int]]] = MappingProxyType({})
 
@@ -174,19 +175,26 @@ def held_against(
 ) -> str:
     """Return that a refused tree does not get free capacity because it is held for others; empty: it is not so.
 
-    It is so where a pod of the tree would fit but for the hold. The text has no names, and no numbers that change often.
+    It is so where a pod of the tree would fit but for a capacity hold, or what is held for moves. The text has no names, and no numbers that change often.
 
     Args:
         nodes: The nodes of its plan request, sorted by name.
     """
-    for name in {name for hold in state.capacity_holds.values() for name in nodes_of(hold)}:
-        holds = claims_against(state, name, priority=priority, gang_uid=gang_uid, kinds=("hold",))
-        held = not_free(view, state, name, holds, gang_uid)
-        place = bisect_left(nodes, name, key=lambda node: node.name) if held else len(nodes)
-        if place == len(nodes) or nodes[place].name != name:
-            continue
-        if any(_is_kept_off(nodes[place], shape, held) for shape in shapes):
-            return HELD
+    held_nodes = {name for hold in state.capacity_holds.values() for name in nodes_of(hold)}
+    moves = state.moves.claims() if state.moves is not None else ()
+    causes: tuple[tuple[set[NodeName], ClaimKind, str], ...]
+    causes = (held_nodes, "hold", HELD), ({c.node for c in moves}, "move", HELD_FOR_MOVES)
+    for names, kind, text in causes:
+        for name in names:
+            claims = claims_against(
+                state, name, priority=priority, gang_uid=gang_uid, kinds=(kind,)
+            )
+            held = not_free(view, state, name, claims, gang_uid)
+            place = bisect_left(nodes, name, key=lambda node: node.name) if held else len(nodes)
+            if place == len(nodes) or nodes[place].name != name:
+                continue
+            if any(_is_kept_off(nodes[place], shape, held) for shape in shapes):
+                return text
     return ""
 
 

@@ -14,7 +14,7 @@ from extender.core.admit.interpod_rules import ExclusiveDomains
 from extender.core.admit.plan_request import is_candidate, lacking_texts
 from extender.core.admit.readmission_backoff import WaitReason
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
-from extender.core.holds.hold_planning import HELD, HoldRefusal, hold_progress
+from extender.core.holds.hold_planning import HELD, HELD_FOR_MOVES, HoldRefusal, hold_progress
 from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import (
     GangState,
@@ -532,8 +532,10 @@ def _with_holds(
         text = f"{hold_progress(view, state, hold).sentence()}, at the latest until {rfc3339(hold.until_us)}"
         return replace(finding, text=f"{finding.text}; {text}")
     decision = gang.last_decision if gang is not None else None
-    if decision is not None and HELD in decision.reasons and HELD not in finding.reasons:
-        return finding.because(HELD)
+    reasons = decision.reasons if decision is not None else ()
+    for text in (HELD, HELD_FOR_MOVES):
+        if text in reasons and text not in finding.reasons:
+            return finding.because(text)
     return finding
 
 

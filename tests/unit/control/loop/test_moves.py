@@ -10,6 +10,7 @@ from extender.cli.commands.moves_command import under_way_lines
 from extender.cluster.manifests.plan_request_body import answer_moves_to_apply
 from extender.control.actuators import move_controller
 from extender.control.actuators.move_controller import POLICY, MovesPolicy
+from extender.core.holds.hold_planning import HELD_FOR_MOVES
 from extender.core.log.capacity_claim import CapacityClaim, claims_by_node
 from extender.core.log.events import GangExtended, MoveCompleted, MovesEnded, MovesPlanned, PodBound
 from extender.core.log.moves_state import after_event
@@ -177,12 +178,16 @@ async def test_members_are_moved_one_after_the_other(crashes):
 
 
 async def test_the_new_node_is_held_from_the_plan_on():
-    """A gang of the same priority does not get it, also while the member still runs; after a stop it does."""
+    """A gang of the same priority does not get it, also while the member still runs, and has the reason; after a stop it does."""
     stage = await running()
     await begun(stage, "n0", "n1")
-    stage.cluster.add(*a_gang("rival", pods=1))
+    stage.cluster.add(*a_gang("rival", pods=1), *a_gang("two", pods=1, requests={GPU: 2}))
     await stage.settled()
     assert stage.root("rival").phase == "unschedulable"
+    assert HELD_FOR_MOVES in stage.root("rival").last_decision.reasons
+    assert HELD_FOR_MOVES not in stage.root("two").last_decision.reasons
+    explained = await explaining(stage)("PodGroup/default/rival")
+    assert HELD_FOR_MOVES in explained.reasons
     await stage.parts.mover.stop("ann")
     await stage.settled()
     assert stage.root("rival").phase == "admitted"
