@@ -520,10 +520,15 @@ def _values(tree: ast.Module, scope: ast.AST, node: ast.expr) -> set[str]:
                 if any(isinstance(one, ast.Name) and one.id == name for one in targets):
                     value = getattr(other, "value", None)
                     found |= _values(tree, scope, value) if isinstance(value, ast.expr) else set()
-            for call in _calls(tree, getattr(scope, "name", "")):
-                for keyword in call.keywords:
-                    if keyword.arg == name:
-                        found |= _values(tree, tree, keyword.value)
+            for caller in ast.walk(tree):
+                if (
+                    isinstance(caller, ast.FunctionDef | ast.AsyncFunctionDef)
+                    and caller is not scope
+                ):
+                    for call in _calls(caller, getattr(scope, "name", "")):
+                        for keyword in call.keywords:
+                            if keyword.arg == name:
+                                found |= _values(tree, caller, keyword.value)
         case ast.Call(func=ast.Name(id=name)):
             for other in tree.body:
                 if isinstance(other, ast.FunctionDef) and other.name == name:

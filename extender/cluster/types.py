@@ -159,6 +159,8 @@ class TopologyTerm(Whole, frozen=True, kw_only=True):
 
 
 class StorageClass(KubernetesObject, Whole, frozen=True, kw_only=True):
+    """How volumes are made for claims: by whom, when, and for which nodes."""
+
     provisioner: str = ""
     volume_binding_mode: Literal["Immediate", "WaitForFirstConsumer"] = "Immediate"
     allowed_topologies: tuple[TopologyTerm, ...] = ()  # one must hold; none: every node
@@ -458,6 +460,8 @@ class SliceEntry(Whole, frozen=True, kw_only=True):
 
 
 class SchedulingConstraints(Whole, frozen=True, kw_only=True):
+    """The topology levels of which a group must, or should, be within one domain."""
+
     topology: tuple[TopologyEntry, ...] = ()
     topology_constraints: tuple[TopologyEntry, ...] = ()  # an old spelling (X1)
     preferred: tuple[str, ...] = ()  # narrowest first; of our kinds alone
@@ -483,6 +487,8 @@ class DisruptionMode(Whole, frozen=True, kw_only=True):
 
 
 class WorkloadRef(Whole, frozen=True, kw_only=True):
+    """The template from which a group was created."""
+
     workload_name: str = ""
     template_name: str = ""
 

@@ -280,7 +280,9 @@ class StatusReporter:
     def _report_orphan(self, orphan: Orphan) -> None:
         """Queue the condition of a group that belongs to no tree."""
         reason = "Invalid" if orphan.problem.rule in INVALID_CHAINS else "Unschedulable"
-        self._condition(orphan.group, _refused(orphan.group, reason, _orphan_answer(orphan)))
+        self._condition(
+            orphan.group, _refused(orphan.group, reason=reason, text=_orphan_answer(orphan))
+        )
 
     def _broken(self, tree: Tree, before: object) -> None:
         """Queue conditions that report broken rules on the first groups of a tree; unchanged groups are skipped."""
@@ -292,7 +294,7 @@ class StatusReporter:
             reported_ids = {id(group) for group in before.groups[:GROUPS_PER_TREE]}
         for group in tree.groups[:GROUPS_PER_TREE]:
             if id(group) not in reported_ids:
-                self._condition(group, _refused(group, reason, text))
+                self._condition(group, _refused(group, reason=reason, text=text))
 
     def _condition(self, group: Group, desired: Condition | None) -> None:
         if desired is None or group.source == "pod":
@@ -320,12 +322,11 @@ class StatusReporter:
             text = mismatches.get(group.key)
             is_stored = any(c[0] == MISMATCH and c[1] == "True" for c in group.conditions)
             if text is not None or is_stored:
-                status, reason = (
-                    ("True", "TemplateMismatch") if text else ("False", "TemplateMatches")
-                )
-                fixed = "the group is as its Workload has it"
                 condition = Condition(
-                    type=MISMATCH, status=status, reason=reason, message=text or fixed
+                    type=MISMATCH,
+                    status="True" if text else "False",
+                    reason="TemplateMismatch" if text else "TemplateMatches",
+                    message=text or "the group is as its Workload has it",
                 )
                 self._condition(group, condition)
 
@@ -486,7 +487,7 @@ def _group_event(group: Group, text: str, reason: str = "Questionable") -> K8sEv
     )
 
 
-def _refused(group: Group, reason: str, text: str) -> Condition:
+def _refused(group: Group, *, reason: str, text: str) -> Condition:
     return Condition(type=_type(group), status="False", reason=reason, message=text)
 
 
@@ -534,14 +535,16 @@ def _condition_of(
     reason = "UnsupportedDependency" if possible_pod_rules(root, tree) else "Unschedulable"
     if _never_fits(root):
         reason = NEVER_FITS
-    return _refused(group, reason, sentences.message())
+    return _refused(group, reason=reason, text=sentences.message())
 
 
 def _noted_condition(tree: Tree, group: Group, note: str) -> Condition | None:
     """Return the condition of a group of a tree without a decision that waits for its turn; None: it does not."""
     if not note:
         return None
-    return _refused(group, "Unschedulable", f"{spaced(tree.root.key)} {waiting_text(note)}")
+    return _refused(
+        group, reason="Unschedulable", text=f"{spaced(tree.root.key)} {waiting_text(note)}"
+    )
 
 
 def _never_fits(root: GangState) -> bool:
