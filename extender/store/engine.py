@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -30,10 +32,14 @@ from extender.core.model.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
+from extender.core.model.message_formatting import counted
 
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 10.0
 POOL_SIZE = 3
+ASKED_AFTER_S = (
+    1.0  # a busy connection is not asked: that would be one more round trip for each statement
+)
 
 # SQLSTATEs of the gx.* functions, and of an outdated schema (undefined table, column, function, schema).
 FAULTS: Mapping[str, type[ExtenderError]] = {
@@ -138,7 +144,7 @@ def fault_of(error: BaseException, doing: str) -> ExtenderError:
     """Return the fault for an exception of a library or the operating system.
 
     Args:
-        error: From asyncpg, SQLAlchemy (which wraps asyncpg's) or the operating system.
+        error: From asyncpg, SQLAlchemy (which wraps asyncpg's; migrations use it) or the operating system.
     """
     original = getattr(error, "orig", None)
     foreign = (getattr(original, "__cause__", None) or original or error) if original else error
@@ -180,18 +186,28 @@ async def close_quietly(connection: asyncpg.Connection) -> None:
 
 
 class KeptConnection:
-    """One connection that is opened at its first use, and again after a failure; it is used by one block at a time."""
+    """One connection that is opened at its first use, and again after a failure; it is used by one block at a time.
+
+    Args:
+        asked_after_s: After so many seconds without use the server is asked for an answer first: a connection that a proxy or
+            a firewall has forgotten looks open.
+    """
 
     def __init__(
         self,
         url: str,
         prepare: Callable[[asyncpg.Connection], Awaitable[object]] | None = None,
+        *,
+        asked_after_s: float = math.inf,
         **options: Any,  # noqa: ANN401 -- those of `connect`
     ) -> None:
         self._open = functools.partial(connect, url, **options)
         self._prepare = prepare
+        self._asked_after_s = asked_after_s
+        self._used_at = 0.0
         self._connection: asyncpg.Connection | None = None
         self._lock = asyncio.Lock()
+        self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def use(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
@@ -199,28 +215,39 @@ class KeptConnection:
         async with self._lock:
             try:
                 with our_faults(doing):
-                    if self._connection is None or self._connection.is_closed():
-                        self._connection = None
-                        self._connection = await self._open()
-                        if self._prepare is not None:
-                            await self._prepare(self._connection)
-                    yield self._connection
+                    yield await self._opened()
             except BaseException as error:
                 if isinstance(error, StoreUnavailable) or not isinstance(error, ExtenderError):
                     self._drop()
                 raise
+            finally:
+                self._used_at = time.monotonic()
 
     async def close(self) -> None:
         """Close it."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await close_quietly(connection)
+        self._drop()
+        await asyncio.gather(*self._closing)
+
+    async def _opened(self) -> asyncpg.Connection:
+        if self._connection is not None and time.monotonic() - self._used_at > self._asked_after_s:
+            try:
+                await self._connection.execute("SELECT 1")
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                self._drop()
+        if self._connection is None or self._connection.is_closed():
+            self._connection = None
+            self._connection = await self._open()
+            if self._prepare is not None:
+                await self._prepare(self._connection)
+        return self._connection
 
     def _drop(self) -> None:
-        """Close it at once, whatever it is doing."""
+        """Close it, whatever it is doing, without waiting for that; the server is asked to cancel the statement that runs."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.terminate()
+            closing = asyncio.get_running_loop().create_task(close_quietly(connection))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
 
 class ConnectionPool:
@@ -240,9 +267,17 @@ class ConnectionPool:
         command_timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> None:
         plain_url(url)  # raises for a bad URL now, not at the first query
-        options: dict[str, Any] = {"name": name, "settings": settings}
-        options["command_timeout_s"] = command_timeout_s
-        self._connections = [KeptConnection(url, **options) for _ in range(size)]
+        self._name = name
+        self._connections = [
+            KeptConnection(
+                url,
+                asked_after_s=ASKED_AFTER_S,
+                name=name,
+                settings=settings,
+                command_timeout_s=command_timeout_s,
+            )
+            for _ in range(size)
+        ]
         self._free: asyncio.LifoQueue[KeptConnection] = asyncio.LifoQueue()
         for connection in self._connections:
             self._free.put_nowait(connection)
@@ -252,8 +287,7 @@ class ConnectionPool:
         """Run a block with a connection, with our faults and a timeout; each statement commits by itself."""
         with our_faults(doing):
             async with asyncio.timeout(CONNECT_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S):
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    kept = await self._free.get()
+                kept = await self._next_free(doing)
                 try:
                     async with kept.use(doing) as connection:
                         yield connection
@@ -270,3 +304,15 @@ class ConnectionPool:
         """Close the connections."""
         for connection in self._connections:
             await connection.close()
+
+    async def _next_free(self, doing: str) -> KeptConnection:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                return await self._free.get()
+        except TimeoutError as error:
+            size = len(self._connections)
+            raise StoreUnavailable(
+                f"{doing}: {counted(size, 'connection')} of `gang-extender {self._name}` to the database "
+                f"{'is' if size == 1 else 'are all'} in use for {CONNECT_TIMEOUT_S:g} s; "
+                "look for what they wait for in pg_stat_activity, and ask again"
+            ) from error

@@ -96,10 +96,11 @@ class PostgresSnapshots:
 
     async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
         """See `Snapshots.newest`."""
+        before = POSITION_MAX if until is None else until
         # One body at a time: they are megabytes and the first is nearly always intact.
         for skip in range(KEPT):
             async with self._pool.use("loading a checkpoint") as connection:
-                row = await connection.fetchrow(_NEWEST, codec, until or POSITION_MAX, skip)
+                row = await connection.fetchrow(_NEWEST, codec, before, skip)
             if row is None:
                 return None
             position, chain, codec, sha256, body, mac = row

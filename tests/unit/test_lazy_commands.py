@@ -164,8 +164,8 @@ WITH_EXTRAS = {
     ("certs", "folder"): ("cryptography", "server"),
     ("keys", "file"): ("cryptography", "server"),
     ("simulate", "--cluster", "file", "--workloads", "file"): ("aiohttp", "server"),
-    ("db", "migrate"): ("sqlalchemy", "server"),
-    ("history", "default/train", "--data-dir", "folder"): ("sqlalchemy", "server"),
+    ("db", "migrate"): ("prometheus-client", "server"),
+    ("history", "default/train", "--data-dir", "folder"): ("prometheus-client", "server"),
 }
 
 

@@ -75,9 +75,7 @@ export class Views {
       this.before = view;
       this.parts.search.hide();
     }
-    for (const [name, sections] of Object.entries(SECTIONS)) {
-      for (const id of sections) $(id).hidden = name !== view;
-    }
+    for (const id of Object.values(SECTIONS).flat()) $(id).hidden = !SECTIONS[view].includes(id);
     $("time").hidden = !MOMENTS.has(view) && values.at === "";
     $("strip").hidden = view !== "";
     for (const tab of document.querySelectorAll("#views a")) {

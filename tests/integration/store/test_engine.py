@@ -16,8 +16,9 @@ from extender.core.model.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
-from extender.store import schema_migration
-from extender.store.engine import ConnectionPool, fault_of, plain_url
+from extender.store import engine, schema_migration
+from extender.store.engine import COMMAND_TIMEOUT_S, ConnectionPool, fault_of, plain_url
+from tests.support.logs.database_proxy import DatabaseProxy
 
 
 @pytest.mark.parametrize(
@@ -44,11 +45,81 @@ def test_other_urls_are_refused_without_repeating_their_password(given):
 @pytest.mark.postgres
 async def test_both_spellings_connect(database_url):
     for url in (database_url, database_url.replace("postgresql://", "postgresql+asyncpg://")):
-        engine = ConnectionPool(url, name="test")
-        async with engine.use("asking") as connection:
+        pool = ConnectionPool(url, name="test")
+        async with pool.use("asking") as connection:
             name = await connection.fetchval("SHOW application_name")
-        await engine.close()
+        await pool.close()
         assert name == "gang-extender test"
+
+
+RUNNING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep(60)'"
+)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("end", ["cancelled", "timed out"])
+async def test_a_statement_that_nothing_waits_for_ends(database_url, end):
+    """The server is asked to cancel it, so that the size of the pool bounds what the database does."""
+    limit_s = 0.2 if end == "timed out" else COMMAND_TIMEOUT_S
+    pool = ConnectionPool(database_url, name="test", size=2, command_timeout_s=limit_s)
+    watching = ConnectionPool(database_url, name="watching")
+
+    async def asleep():
+        async with pool.use("asking") as connection:
+            await connection.execute("SELECT pg_sleep(60)")
+
+    async def running():
+        async with watching.use("asking") as connection:
+            return await connection.fetchval(RUNNING)
+
+    async def are_running(count):
+        while await running() != count:
+            await asyncio.sleep(0.01)
+
+    for _ in range(2):
+        statements = [asyncio.ensure_future(asleep()) for _ in range(2)]
+        if end == "cancelled":
+            await are_running(2)
+            for statement in statements:
+                statement.cancel()
+        await asyncio.gather(*statements, return_exceptions=True)
+        await are_running(0)
+    await pool.close()
+    await watching.close()
+
+
+@pytest.mark.postgres
+async def test_a_connection_that_the_network_forgot_is_opened_again(database_url, monkeypatch):
+    """It looks open, and what is sent on it arrives nowhere."""
+    monkeypatch.setattr(engine, "ASKED_AFTER_S", 0.0)
+    sent = []
+
+    async def is_lost(_, data):
+        sent.append(data)
+        return len(sent) == 1
+
+    async with DatabaseProxy(database_url) as proxy:
+        pool = ConnectionPool(proxy.url, name="test", size=1, command_timeout_s=0.5)
+        async with pool.use("asking") as connection:
+            before = connection.get_server_pid()
+        proxy.sent = is_lost
+        async with pool.use("asking") as connection:
+            assert connection.get_server_pid() != before
+        await pool.close()
+
+
+async def test_a_full_pool_is_named(monkeypatch):
+    """The database is not to blame for it."""
+    monkeypatch.setattr(engine, "CONNECT_TIMEOUT_S", 0.0)
+    pool = ConnectionPool("postgresql://u@h/db", name="queries", size=2)
+    for _ in range(2):
+        await pool._free.get()
+    text = "asking: 2 connections of `gang-extender queries` to the database are all in use for 0 s"
+    with pytest.raises(StoreUnavailable, match=text):
+        async with pool.use("asking"):
+            raise AssertionError
+    await pool.close()
 
 
 class Foreign(Exception):
