@@ -22,10 +22,12 @@ NOT_REFUSED = {"ScheduledByOther", "TreeCompiled"}
 
 
 def calls() -> Iterator[tuple[str, str, ast.Call]]:
-    """Yield each call, with its folder and the name of what is called."""
+    """Yield each call, with its folder and the name of what is called; defaults of a function as arguments of a call of it."""
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef):
+                    yield folder, node.name, ast.Call(ast.Name(node.name), node.args.defaults, [])
                 if isinstance(node, ast.Call):
                     yield folder, getattr(node.func, "attr", getattr(node.func, "id", "")), node
 
