@@ -291,7 +291,7 @@ VARIANTS: Mapping[str, tuple[TamperKind, str, Callable[[FilledLog], Awaitable[No
         "forged-reference", "1 row", _runs("INSERT INTO gx.event_reference VALUES ('node', 'n', 900000)"),
     ),
     "deleted tail of an indexed log": (
-        "tail-deleted", "weaker findings", _runs(
+        "tail-deleted", "weaker finding", _runs(
             "DELETE FROM gx.event WHERE position > (SELECT max(position) - 5 FROM gx.event)",
             "UPDATE gx.projection SET position = (SELECT max(position) FROM gx.event)",
         ),
