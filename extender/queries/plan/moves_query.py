@@ -75,7 +75,7 @@ def moves_input(
 ) -> MovesInput:
     """Return a question with the objects that it is about; raises BadInput if `by` is no time."""
     return MovesInput(
-        plan=msgspec.structs.replace(plan, budget=asked.search_budget),
+        plan=replace(plan, budget=asked.search_budget),
         free=asked.free,
         drain=asked.drain,
         announced=asked.announced,

@@ -119,9 +119,9 @@ async def test_a_jobset_leaves_a_rack_pod_by_pod(
     after = await until_running(story, "train-", PODS, gone=frozenset(before))
     assert len(after) == PODS
     assert {node.rpartition("-")[0] for node in (await story.bound("train-")).values()} == {"r1"}
-    made = await story.service.events("MoveCompleted")
-    assert [entry["data"]["number"] for entry in made] == list(range(1, PODS + 1))
-    assert {entry["data"]["uid"] for entry in made} == before
+    completed = await story.service.events("MoveCompleted")
+    assert [entry["data"]["number"] for entry in completed] == list(range(1, PODS + 1))
+    assert {entry["data"]["uid"] for entry in completed} == before
     (end,) = await story.service.events("MovesEnded")
     assert end["data"]["reason"] == "completed"
     assert "no moves are under way" in await command(story, "moves")
@@ -163,8 +163,8 @@ async def test_members_are_moved_by_policy_for_a_gang_that_waits(
     (planned,) = await story.service.events("MovesPlanned")
     data = planned["data"]
     assert (data["by"], data["for_gang"], len(data["moves"])) == (POLICY, "default/big", 2)
-    made = await story.service.events("MoveCompleted")
-    assert [entry["data"]["number"] for entry in made] == [1, 2]
+    completed = await story.service.events("MoveCompleted")
+    assert [entry["data"]["number"] for entry in completed] == [1, 2]
     (end,) = await story.service.events("MovesEnded")
     assert end["data"]["reason"] in ("completed", "no-longer-needed")
     after = await until_running(story, "train-", PODS, gone=frozenset())
