@@ -61,6 +61,7 @@ class KeptConnections:
         self._server_hostname = (server_hostname or self._host) if secure else None
         self._connect_timeout_s = connect_timeout_s
         self._idle: deque[tuple[float, _Connection]] = deque()  # the last used one at the end
+        self._closed = False
         self._clock = asyncio.get_running_loop().time
         self.prefix = parts.path.rstrip("/").encode()
         default = parts.port in (None, 443 if secure else 80)
@@ -94,27 +95,31 @@ class KeptConnections:
         if connection.reusable:
             self._put_back(connection)
         else:
-            connection.close()
+            connection.abort()
         return answer
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Close the connections that are not in use at once, and the others when they have their answer."""
+        self._closed = True
         while self._idle:
-            self._idle.pop()[1].close()
+            self._idle.pop()[1].abort()
 
     def _take(self) -> _Connection | None:
         while self._idle:
             since_s, connection = self._idle.pop()
             if connection.is_open and self._clock() - since_s <= IDLE_S:
                 return connection
-            connection.close()
+            connection.abort()
         return None
 
     def _put_back(self, connection: _Connection) -> None:
+        if self._closed:
+            connection.abort()
+            return
         now_s = self._clock()
         self._idle.append((now_s, connection))
         while self._idle and now_s - self._idle[0][0] > IDLE_S:
-            self._idle.popleft()[1].close()
+            self._idle.popleft()[1].abort()
 
     async def _connect(self, until_s: float) -> _Connection:
         async with asyncio.timeout_at(min(self._clock() + self._connect_timeout_s, until_s)):
@@ -177,13 +182,8 @@ class _Connection(asyncio.Protocol):
             timer.cancel()
             self._answer = None
 
-    def close(self) -> None:
-        """Close it after what was written."""
-        if self._transport is not None:
-            self._transport.close()
-
     def abort(self) -> None:
-        """Close it at once."""
+        """Close it at once, with nothing left to write: `close` of TLS waits for the server, which may be frozen."""
         self.reusable = False
         if self._transport is not None:
             self._transport.abort()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from extender.cluster.connection.kept_connections import (
     KeptConnections,
     MalformedAnswer,
 )
+from tests.support.certificates import certificate_folder, client_context, server_context
 from tests.support.waiting import eventually
 
 REQUEST = b"PATCH /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}"
@@ -28,10 +30,12 @@ class Scripted:
         self.answers: list[Sequence[bytes]] = []
         self.requests: list[bytes] = []
         self.connections = 0
+        self.open_connections = 0
         self.url = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.open_connections += 1
         try:
             while request := await reader.read(4096):
                 self.requests.append(request)
@@ -42,6 +46,7 @@ class Scripted:
                     await writer.drain()
                     await asyncio.sleep(0.001)  # so that pieces arrive one by one
         finally:
+            self.open_connections -= 1
             writer.close()
 
 
@@ -215,6 +220,43 @@ async def test_a_connection_that_was_idle_for_long_is_closed(
     monkeypatch.setattr(kept_connections, "IDLE_S", -1.0)
     await exchange(kept)
     assert server.connections == 2
+
+
+async def test_connections_close_without_an_answer_of_the_server(tmp_path: Path) -> None:
+    """The end of TLS asks for one, and a frozen server would have none for the 30 s that asyncio waits."""
+    folder = certificate_folder(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> socket.socket:
+            """Answer one request; return the connection below its TLS."""
+            secure = server_context(folder).wrap_socket(listener.accept()[0], server_side=True)
+            assert secure.recv(4096) == REQUEST
+            secure.sendall(OK + b"Content-Length: 2\r\n\r\nok")
+            return socket.socket(fileno=secure.detach())
+
+        kept = KeptConnections(
+            f"https://127.0.0.1:{listener.getsockname()[1]}",
+            client_context(folder),
+            server_hostname=None,
+            connect_timeout_s=3600,
+        )
+        answered, response = await asyncio.gather(asyncio.to_thread(answer), exchange(kept))
+        with answered:
+            assert response.body == b"ok"
+            kept.close()
+            assert await asyncio.to_thread(answered.recv, 4096) == b""
+
+
+async def test_a_connection_in_use_closes_with_its_answer(
+    server: Scripted, kept: KeptConnections
+) -> None:
+    """Nothing else would close it: these connections are not asked again."""
+    server.answers = [[OK, b"Content-Length: 2\r\n\r\nok"]]
+    asking = asyncio.create_task(exchange(kept))
+    await eventually(lambda: server.requests, "the request")
+    kept.close()
+    assert (await asking).body == b"ok"
+    await eventually(lambda: server.open_connections == 0, "the end of the connection")
 
 
 async def test_a_connection_that_the_server_closed_is_not_taken(
