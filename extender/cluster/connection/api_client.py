@@ -508,7 +508,14 @@ class ApiServer:
             server_hostname=self._configuration.tls_server_name,
             allow_redirects=False,
         ) as response:
-            yield response
+            try:
+                yield response
+            finally:
+                # Its connection, if the response was not read to its end. Else it would close by the end of TLS, for which
+                # asyncio waits up to 30 s where the server is frozen.
+                connection = response.connection
+                if connection is not None and connection.transport is not None:
+                    connection.transport.abort()
 
     def _pause(self, attempt: int, retry_after_s: float) -> float:
         """Return the seconds to wait: Retry-After, else doubled each time; plus jitter of up to a half."""

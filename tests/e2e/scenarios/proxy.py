@@ -23,6 +23,14 @@ Hook = Callable[[str, str], Awaitable[web.Response | None]]
 DROPPED = ("Host", "Content-Length", "Transfer-Encoding", "Connection", "Accept-Encoding")
 
 
+async def stop(runner: web.AppRunner) -> None:
+    """Stop a server with its connections; the end of TLS waits for callers, which may be stopped, longer than the test runs."""
+    transports = [caller.transport for caller in runner.server.connections] if runner.server else []
+    await runner.cleanup()
+    for transport in filter(None, transports):
+        transport.abort()
+
+
 class Proxy:
     """Forwards everything to one server; `before` may answer instead, `after` sees the status."""
 
@@ -72,10 +80,12 @@ class Proxy:
 
     async def __aexit__(self, *_: object) -> None:
         if self._runner is not None:
-            await self._runner.cleanup()
+            await stop(self._runner)
         if self._session is not None:
             await self._session.close()
-        await asyncio.sleep(0.02)  # transports close in the loop's own time, before it ends
+        await asyncio.sleep(
+            0
+        )  # transports close in the next turn of the loop, which may be its last
 
     def count(self, method: str, ending: str) -> int:
         """Count the requests seen so far."""

@@ -16,6 +16,7 @@ from aiohttp import web
 from deploy.demo.ports import free_port
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.objects import GATE, a_pod
+from tests.e2e.scenarios.proxy import stop
 from tests.e2e.security.attempts import LABEL, PODS
 from tests.e2e.security.conftest import BINDINGS, Secured
 from tests.support.waiting import eventually
@@ -89,7 +90,7 @@ async def a_webhook(api: Api, folder: Path) -> AsyncIterator[None]:
         yield
     finally:
         await api.delete(f"{WEBHOOKS}/late")
-        await runner.cleanup()
+        await stop(runner)
 
 
 async def dry_run(api: Api, **labels: str) -> tuple[Object, str]:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from kubernetes_asyncio.client import Configuration
 
+from extender.cli.certificates.certificate_folder import CertificateFolder
 from extender.cluster.connection import kept_connections
+from extender.cluster.connection.api_client import ApiServer
 from extender.cluster.connection.kept_connections import (
     Answer,
     KeptConnections,
     MalformedAnswer,
 )
-from tests.support.certificates import certificate_folder, client_context, server_context
+from tests.support.certificates import (
+    certificate_folder,
+    client_context,
+    files_of,
+    server_context,
+)
 from tests.support.waiting import eventually
 
 REQUEST = b"PATCH /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}"
@@ -222,29 +230,55 @@ async def test_a_connection_that_was_idle_for_long_is_closed(
     assert server.connections == 2
 
 
-async def test_connections_close_without_an_answer_of_the_server(tmp_path: Path) -> None:
+@contextlib.asynccontextmanager
+async def write(url: str, folder: CertificateFolder) -> AsyncIterator[None]:
+    """Send a write, and close."""
+    tls = client_context(folder)
+    kept = KeptConnections(url, tls, server_hostname=None, connect_timeout_s=3600)
+    assert (await exchange(kept)).body == b"ok"
+    kept.close()
+    yield
+
+
+@contextlib.asynccontextmanager
+async def watch(url: str, folder: CertificateFolder) -> AsyncIterator[None]:
+    """Begin a watch, and end it before its server does."""
+    configuration = Configuration(host=url)
+    configuration.ssl_ca_cert = str(folder.certificate("ca"))
+    configuration.cert_file, configuration.key_file = (str(path) for path in files_of(folder)[:2])
+    async with ApiServer(configuration) as api_server:
+        async with api_server.watch("/x", {}, idle_s=3600) as pieces:
+            assert await anext(pieces) == b"ok"
+        yield
+
+
+@pytest.mark.parametrize(
+    ("use", "answer"),
+    [
+        (write, OK + b"Content-Length: 2\r\n\r\nok"),
+        (watch, OK + b"Content-Length: 3\r\n\r\nok"),
+    ],
+    ids=["write", "watch"],
+)
+async def test_connections_close_without_an_answer_of_the_server(
+    tmp_path: Path, use: Callable[..., contextlib.AbstractAsyncContextManager[None]], answer: bytes
+) -> None:
     """The end of TLS asks for one, and a frozen server would have none for the 30 s that asyncio waits."""
     folder = certificate_folder(tmp_path)
+
+    def serve() -> bytes:
+        """Answer a request; return what comes then on the connection below TLS."""
+        with server_context(folder).wrap_socket(listener.accept()[0], server_side=True) as secure:
+            assert secure.recv(4096)
+            secure.sendall(answer)
+            with socket.socket(fileno=secure.detach()) as plain:
+                return plain.recv(4096)
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer() -> socket.socket:
-            """Answer one request; return the connection below its TLS."""
-            secure = server_context(folder).wrap_socket(listener.accept()[0], server_side=True)
-            assert secure.recv(4096) == REQUEST
-            secure.sendall(OK + b"Content-Length: 2\r\n\r\nok")
-            return socket.socket(fileno=secure.detach())
-
-        kept = KeptConnections(
-            f"https://127.0.0.1:{listener.getsockname()[1]}",
-            client_context(folder),
-            server_hostname=None,
-            connect_timeout_s=3600,
-        )
-        answered, response = await asyncio.gather(asyncio.to_thread(answer), exchange(kept))
-        with answered:
-            assert response.body == b"ok"
-            kept.close()
-            assert await asyncio.to_thread(answered.recv, 4096) == b""
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        serving = asyncio.create_task(asyncio.to_thread(serve))
+        async with use(url, folder):
+            assert await serving == b""
 
 
 async def test_a_connection_in_use_closes_with_its_answer(
