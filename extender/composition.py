@@ -587,7 +587,7 @@ class Service(Engine):
             if not self.leader.leads():
                 return LiveProgress(at_bind=at_bind)
             return LiveProgress(
-                turns=published.turns,
+                waits=(published.paused, published.limited, published.searches),
                 at_bind=at_bind,
                 unheld=published.unheld,
                 lost_in_vain=published.lost_in_vain,

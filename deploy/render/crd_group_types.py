@@ -15,14 +15,14 @@ from typing import Annotated, ClassVar, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from extender.core.model.pod_groups import CHILDREN_MAX
-from extender.core.model.scheduling_constraints import (
+from extender.core.model.nodes import (
     NEAR_MAX,
     PREFERRED_MAX,
     SLICES_MAX,
     ExclusiveScope,
     LostMembers,
 )
+from extender.core.model.pod_groups import CHILDREN_MAX
 
 LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"

@@ -21,7 +21,7 @@ from deploy.render.crd_group_types import (
     keyed_by,
     no_repetition,
 )
-from extender.core.model.scheduling_constraints import LostMembers
+from extender.core.model.nodes import LostMembers
 from extender.core.workloads.kind_table import BY_KIND, KINDS
 from extender.core.workloads.tree_policy import (
     LEVELS_MAX,

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta, field
 
+from extender.core.model.nodes import ExclusiveScope, LostMembers
 from extender.core.model.pods import Operator, TaintEffect
 from extender.core.model.quantities import Written
-from extender.core.model.scheduling_constraints import ExclusiveScope, LostMembers
 from extender.core.workloads.tree_policy import Disruption, GangMode, NativeGroups, TopologySource
 
 Resources = dict[str, Written]

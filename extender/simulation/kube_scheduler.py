@@ -22,8 +22,7 @@ from extender.core.model.errors import ClusterUnavailable, NotReady, RequestReje
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import Pod, PodShape
 from extender.core.model.quantities import add_amounts
-from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.model.node_table import NodeTable, may_run
 from extender.core.planner.plan_types import PlanNode
 from extender.ports.cluster_ports import Binding, Cluster, PodRef
 from extender.runtime.wakeup import Wakeup, first_of

@@ -27,10 +27,9 @@ from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, NodeName, PodUid, Position
 from extender.core.model.message_formatting import counted
-from extender.core.model.nodes import Node
+from extender.core.model.nodes import Node, SliceLevel
 from extender.core.model.pods import PodShape
 from extender.core.model.quantities import written_amounts
-from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.codec.request_codec import Decoder
 from extender.core.planner.plan_types import (
     DecisionInput,

@@ -20,7 +20,6 @@ import msgspec
 from immutables import Map
 from msgspec.msgpack import Decoder, Encoder
 
-from extender.core.log.capacity_claim import claims_by_node
 from extender.core.log.events import ControlPlaneFeaturesDetected, RecordedEvent
 from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import (
@@ -34,6 +33,7 @@ from extender.core.log.reservation_state import (
     ReservationState,
     UnusedHolds,
     WorkloadTree,
+    claims_by_node,
     claims_of,
 )
 from extender.core.log.state_projector import StateProjector

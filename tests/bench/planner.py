@@ -8,8 +8,8 @@ from collections.abc import Callable
 import msgspec
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.nodes import SliceLevel
 from extender.core.model.pods import PodShape
-from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     Plan,

@@ -23,9 +23,10 @@ from extender.control.log.leader import Leader, LeaseIdentity
 from extender.control.monitors.state_verifier import StateVerifier
 from extender.core.log.events import RecordedEvent
 from extender.core.model.ids import Epoch, GangUid, Position
+from extender.core.model.message_formatting import parse_time
 from extender.ports.log_ports import LeaseGrant, LogHead, Snapshot
 from extender.ports.query_ports import EventFilter
-from extender.queries.log.event_dto import EventLine, event_line, parse_time
+from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.gang_history import HistoryQuery, history
 from extender.runtime.system_clock import SystemClock
 from extender.snapshots.state_loader import load_state, save_snapshot

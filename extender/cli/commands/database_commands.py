@@ -13,7 +13,7 @@ from extender.cli.commands.history_commands import Folder, LogPlace, Url
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, console, print_value
 from extender.core.model.errors import BadInput
-from extender.queries.log.event_dto import parse_time
+from extender.core.model.message_formatting import parse_time
 from extender.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:

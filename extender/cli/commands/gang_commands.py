@@ -19,8 +19,7 @@ from extender.cli.output.list_table import (
     time_column,
 )
 from extender.core.model.errors import BadInput
-from extender.core.model.message_formatting import join_names, spaced
-from extender.queries.log.event_dto import parse_time
+from extender.core.model.message_formatting import join_names, parse_time, spaced
 from extender.queries.log.parameter_validation import checked_name, checked_path
 from extender.queries.state.gang_selection import GANG_STATES, TREE_STATES
 from extender.queries.state.state_dto import GangAt

@@ -166,7 +166,7 @@ def _time(text: str) -> str:
     """Return a time after now in RFC 3339; empty for an empty text."""
     if not text:
         return ""
-    from extender.queries.log.event_dto import parse_time, rfc3339
+    from extender.core.model.message_formatting import parse_time, rfc3339
     from extender.runtime.system_clock import SystemClock
 
     now_us = SystemClock().now_us()

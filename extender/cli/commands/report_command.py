@@ -20,11 +20,10 @@ from extender.cli.output.printing import console, print_value
 from extender.cli.output.usage_errors import options_named
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
-from extender.core.model.message_formatting import duration_text, join_names
+from extender.core.model.message_formatting import duration_text, join_names, rfc3339
 from extender.core.model.nodes import takes_pods
 from extender.core.model.pods import is_extended
 from extender.queries.explain.explanation import Explanation
-from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import gang_of_name
 from extender.queries.log.reports import (
     LIMIT,

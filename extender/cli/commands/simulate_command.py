@@ -17,8 +17,7 @@ from extender.cli.commands.history_commands import Folder, LogUrl
 from extender.cli.options.list_options import SECOND_US, ValueForm, moment_us
 from extender.cli.output.printing import Output, complain, console, print_table, print_value
 from extender.core.model.errors import BadInput, merged_by_object
-from extender.core.model.message_formatting import counted, did_you_mean, duration_text
-from extender.queries.log.event_dto import rfc3339
+from extender.core.model.message_formatting import counted, did_you_mean, duration_text, rfc3339
 from extender.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:

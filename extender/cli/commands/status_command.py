@@ -19,8 +19,7 @@ from extender.cli.connection.service_client import Ask, Server, asks, finder, re
 from extender.cli.options.list_options import ValueForm
 from extender.cli.output.printing import Output, complain, print_folded, print_value
 from extender.core.model.errors import BadInput
-from extender.core.model.message_formatting import bytes_text, counted, duration_text
-from extender.queries.log.event_dto import parse_time
+from extender.core.model.message_formatting import bytes_text, counted, duration_text, parse_time
 from extender.queries.state.service_status import ServiceStatus
 
 INTERVAL_S: Final = 2.0

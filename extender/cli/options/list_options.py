@@ -12,8 +12,7 @@ import typer
 
 from extender.cli.output.printing import Output
 from extender.core.model.errors import BadInput
-from extender.core.model.message_formatting import duration_s
-from extender.queries.log.event_dto import parse_time, rfc3339
+from extender.core.model.message_formatting import duration_s, parse_time, rfc3339
 from extender.queries.log.parameter_validation import checked_choice, checked_name
 from extender.queries.state.gang_selection import parse_selector
 from extender.runtime.system_clock import SystemClock

@@ -20,7 +20,7 @@ from extender.cli.options.list_options import Since, Until, ValueForm, span_us, 
 from extender.cli.output.printing import Output, complain, console, print_value
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import Position
-from extender.core.model.message_formatting import counted, join_names
+from extender.core.model.message_formatting import counted, join_names, rfc3339
 from extender.ports.log_ports import DecisionInputs
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import (
@@ -31,7 +31,6 @@ from extender.queries.log.decision_details import (
     stored_decision,
 )
 from extender.queries.log.decision_replay import DecidedAnswer, ReplayResult, replay_decision
-from extender.queries.log.event_dto import rfc3339
 
 if TYPE_CHECKING:
     from extender.cli.connection.service_client import Ask

@@ -16,14 +16,14 @@ from extender.core.log.control_plane_features import COMPOSITES_OF_1_37
 from extender.core.model.dropped_fields import BUILTIN
 from extender.core.model.errors import BadQuantity, several
 from extender.core.model.message_formatting import did_you_mean
-from extender.core.model.quantities import NANO, Written, nanos
-from extender.core.model.scheduling_constraints import (
+from extender.core.model.nodes import (
     NEAR_MAX,
     PREFERRED_MAX,
     UNBALANCED,
     SliceLevel,
     slices_problem,
 )
+from extender.core.model.quantities import NANO, Written, nanos
 from extender.core.workloads.tree_policy import is_label_key, is_object_name
 
 TEMPLATES_MAX: Final = 8

@@ -23,7 +23,7 @@ from extender.core.admit.verdict_events import (
 )
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.ids import GangUid
-from extender.core.model.scheduling_constraints import LostMembers
+from extender.core.model.nodes import LostMembers
 from extender.core.planner.plan_types import DecisionInput, Plan, PlanRequest
 from extender.core.preempt.preemption_planning import decide_give_up, unbound_reservations
 

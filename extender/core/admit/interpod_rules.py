@@ -22,10 +22,10 @@ from extender.core.log.reservation_state import Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import join_names, spaced
+from extender.core.model.nodes import ExclusiveDomain, ExclusiveScope
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Group, Tree
 from extender.core.model.pods import Pod, PodPreference, PodRule, PodShape
-from extender.core.model.scheduling_constraints import ExclusiveDomain, ExclusiveScope
 from extender.core.model.visibility import Visibility, name_for
 from extender.core.planner.plan_types import PlanExclusive, PlanGroup, PlanPreference, PlanRule
 from extender.core.workloads.workload_object import TREE_LABEL

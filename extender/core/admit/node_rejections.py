@@ -42,8 +42,7 @@ from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pods import Pod, PodShape
 from extender.core.model.quantities import add_amounts
-from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.model.node_table import NodeTable, may_run
 from extender.core.planner.plan_types import PlanNode
 
 # Begin of the message of kube-scheduler about the nodes of one pod

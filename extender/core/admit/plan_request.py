@@ -18,7 +18,6 @@ from extender.core.admit.interpod_rules import (
 )
 from extender.core.capacity.capacity_claims import lost_members, nodes_of_replacements
 from extender.core.capacity.free_capacity import NO_HOLDS, NodeRowCache
-from extender.core.log.capacity_claim import claims_by_node
 from extender.core.log.reservation_state import (
     EMPTY,
     BoundMember,
@@ -26,14 +25,15 @@ from extender.core.log.reservation_state import (
     RejectionKey,
     Reservation,
     ReservationState,
+    claims_by_node,
 )
 from extender.core.model.cluster_view import ClusterView, with_pod
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted
+from extender.core.model.nodes import LostMembers, SliceLevel
 from extender.core.model.object_identity import IdentityMemo, changed_keys
 from extender.core.model.pod_groups import Forest, Group, Tree
 from extender.core.model.pods import GATE, Pod, PodShape
-from extender.core.model.scheduling_constraints import LostMembers, SliceLevel
 from extender.core.planner.plan_types import (
     RANK_STEP,
     NodeRejection,

@@ -33,8 +33,7 @@ from extender.core.model.nodes import Node, TopologyLevels
 from extender.core.model.object_identity import IdentityMemo, changed_keys, same_objects
 from extender.core.model.pods import HostPort, Pod
 from extender.core.model.quantities import add_amounts
-from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.model.node_table import NodeTable, may_run
 from extender.core.planner.plan_types import PlanNode
 
 NO_HOLDS: Map[PodUid, Reservation] = Map()

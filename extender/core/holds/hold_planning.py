@@ -62,8 +62,7 @@ from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.pods import Pod, PodShape
 from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import namespace_of
-from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.model.node_table import NodeTable, may_run
 from extender.core.planner.plan_types import (
     PLANNER_VERSION,
     Evictable,

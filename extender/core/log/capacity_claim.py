@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -66,11 +66,3 @@ def planned_claims(
             node=record.node, requests=data.shapes[record.shape], priority=data.priority, at_us=at_us, until_us=until_us,
             extra=record.extra,
         )  # fmt: skip
-
-
-def claims_by_node(claims: Iterable[CapacityClaim]) -> Map[NodeName, ClaimsOnNode]:
-    """Return the index of some claims."""
-    index: dict[NodeName, dict[ClaimKey, CapacityClaim]] = {}
-    for claim in claims:
-        index.setdefault(claim.node, {})[claim.key] = claim
-    return Map({node: Map(on_node) for node, on_node in index.items()})

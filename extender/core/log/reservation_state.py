@@ -21,6 +21,7 @@ from immutables import Map
 from extender.core.log.capacity_claim import (
     NO_CLAIMS,
     CapacityClaim,
+    ClaimKey,
     ClaimKind,
     ClaimsOnNode,
     planned_claims,
@@ -530,6 +531,14 @@ def claims_of(
         yield from hold.pods
     if moves is not None:
         yield from moves.claims()
+
+
+def claims_by_node(claims: Iterable[CapacityClaim]) -> Map[NodeName, ClaimsOnNode]:
+    """Return the index of some claims."""
+    index: dict[NodeName, dict[ClaimKey, CapacityClaim]] = {}
+    for claim in claims:
+        index.setdefault(claim.node, {})[claim.key] = claim
+    return Map({node: Map(on_node) for node, on_node in index.items()})
 
 
 def reservations_on(state: ReservationState, node: NodeName) -> dict[PodUid, Reservation]:

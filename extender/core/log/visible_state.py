@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 from immutables import Map
 
-from extender.core.log.capacity_claim import claims_by_node
 from extender.core.log.reservation_state import (
     EMPTY,
     GangState,
@@ -18,6 +17,7 @@ from extender.core.log.reservation_state import (
     PendingPreemption,
     ReservationState,
     Victim,
+    claims_by_node,
     claims_of,
 )
 from extender.core.log.visible_events import hidden_uid
@@ -60,23 +60,6 @@ def visible_state(state: ReservationState, readers: Visibility) -> ReservationSt
                 if readers.sees(namespace_of(tree.workload))
             }
         ),
-    )
-
-
-def visible_part(state: ReservationState, uid: GangUid, readers: Visibility) -> ReservationState:
-    """Return a state in which one gang, which readers see, and its preemption are as they see them.
-
-    It costs the same for any number of gangs; the other gangs and preemptions are not in it.
-    """
-    if readers.everything:
-        return state
-    gang, preemption = state.gangs.get(uid), state.preemptions.get(uid)
-    shown = visible_preemption(preemption, readers) if preemption is not None else None
-    return msgspec.structs.replace(
-        state,
-        gangs=Map({} if gang is None else {uid: visible_gang(gang, readers)}),
-        preemptions=Map({} if shown is None else {uid: shown}),
-        capacity_holds=Map({u: hold for u, hold in state.capacity_holds.items() if u == uid}),
     )
 
 

@@ -303,6 +303,13 @@ def without_pod(view: ClusterView, uid: PodUid) -> ClusterView:
     return view if before is None else _with_changed_pod(view, uid, before, None)
 
 
+def without_pods(view: ClusterView, uids: Iterable[PodUid]) -> ClusterView:
+    """Return the cluster without some pods."""
+    for uid in uids:
+        view = without_pod(view, uid)
+    return view
+
+
 def _with_changed_pod(
     view: ClusterView, uid: PodUid, before: Pod | None, pod: Pod | None
 ) -> ClusterView:

@@ -1,11 +1,15 @@
-"""Parts of sentences that many messages share: counts with a noun, kinds with paths, amounts of resources."""
+"""Parts of sentences that many messages share: counts with a noun, kinds with paths, amounts of resources, times."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
+
+from extender.core.model.errors import BadInput
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 _SECONDS: Final = {"s": 1, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
@@ -28,6 +32,12 @@ _DURATIONS: Final[tuple[tuple[int | None, int, str, int, str], ...]] = (
 NAMED_MAX: Final = 6  # names listed in a text before "and n more"
 BYTES: Final = ("memory", "ephemeral-storage")
 BINARY: Final = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC; a naive value is faster to add to
+_FIRST_US, _LAST_US = (
+    -62_135_596_800_000_000,
+    253_402_300_799_999_999,
+)  # of the years that a datetime has, 1 to 9999
+_TWO = tuple(f"{number:02}" for number in range(60))
 
 
 def counted(number: int, noun: str) -> str:
@@ -144,3 +154,38 @@ def _amount(name: str, amount: int) -> str:
             if amount >= size:
                 return f"{amount / size:.4g}{unit}"
     return str(amount)
+
+
+def rfc3339(at_us: int) -> str:
+    """Return microseconds since the epoch as RFC 3339 text in UTC.
+
+    Faster than `datetime.isoformat`, because a state has thousands of times. One outside of the years 1 to 9999, such
+    as the end of a pod that may run for longer, is the first or the last of them.
+
+    >>> rfc3339(1_800_000_000_000_001)
+    '2027-01-15T08:00:00.000001Z'
+    >>> rfc3339(1 << 60)
+    '9999-12-31T23:59:59.999999Z'
+    """
+    seconds, us = divmod(max(_FIRST_US, min(at_us, _LAST_US)), 1_000_000)
+    days, seconds = divmod(seconds, 86_400)
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    return f"{_date(days)}T{_TWO[hours]}:{_TWO[minutes]}:{_TWO[seconds % 60]}.{us:06}Z"
+
+
+@lru_cache(maxsize=1024)
+def _date(days: int) -> str:
+    return (_EPOCH + timedelta(days=days)).date().isoformat()
+
+
+def parse_time(text: str, field: str) -> int:
+    """Return an RFC 3339 time with an offset or Z as microseconds since the epoch."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        msg = f"{field}: {text!r} is not a time with offset, for example 2026-11-20T03:12:00Z"
+        raise BadInput(msg)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    return (moment - epoch) // timedelta(microseconds=1)

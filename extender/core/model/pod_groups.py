@@ -19,8 +19,8 @@ from immutables import Map
 from extender.core.model.dropped_fields import dropped_field_text
 from extender.core.model.ids import GangUid, GroupKey, GroupKind, PodUid
 from extender.core.model.message_formatting import counted
+from extender.core.model.nodes import NearGroup, SchedulingConstraints
 from extender.core.model.pods import GATE, Pod
-from extender.core.model.scheduling_constraints import NearGroup, SchedulingConstraints
 
 DEPTH_MAX = 4  # levels counting the leaf (B7)
 # groups under one parent (B16), by default; always of trees that are made from workloads

@@ -19,9 +19,8 @@ from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import did_you_mean, join_names
-from extender.core.model.nodes import Node, Taint
+from extender.core.model.nodes import Node, SliceLevel, Taint
 from extender.core.model.pods import HostPort, PodShape, RuleKind
-from extender.core.model.scheduling_constraints import SliceLevel
 
 # --- what can be evicted so that a tree fits
 

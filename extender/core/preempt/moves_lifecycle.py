@@ -31,8 +31,7 @@ from extender.core.model.ids import NIL_GANG, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import join_names
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.quantities import add_amounts
-from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.model.node_table import NodeTable, may_run
 from extender.core.preempt.movable_pods import move_of
 from extender.core.preempt.preemption_lifecycle import is_stuck
 

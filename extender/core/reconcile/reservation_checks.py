@@ -31,8 +31,7 @@ from extender.core.model.nodes import Node
 from extender.core.model.pods import Pod, PodShape
 from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, name_for
-from extender.core.planner.model.node_filters import may_run, selected
-from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.model.node_table import NodeTable, may_run, selected
 from extender.core.planner.plan_types import PlanNode
 
 

@@ -17,8 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from extender.core.model.message_formatting import counted, did_you_mean
-from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
-from extender.core.model.scheduling_constraints import (
+from extender.core.model.nodes import (
     NEAR_MAX,
     PREFERRED_MAX,
     ExclusiveDomain,
@@ -29,6 +28,7 @@ from extender.core.model.scheduling_constraints import (
     by_size,
     slices_problem,
 )
+from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
 from extender.core.workloads.fields.field_check import FieldNote, field_notes
 from extender.core.workloads.name_rules import NAME_MAX as LEAF_NAME_MAX
 from extender.core.workloads.name_rules import joined_name

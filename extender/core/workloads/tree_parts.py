@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from extender.core.model.scheduling_constraints import SchedulingConstraints
+from extender.core.model.nodes import SchedulingConstraints
 from extender.core.workloads.workload_object import WorkloadObject
 
 BASIC = 0  # as minimum of a part: no gang; its children are placed on their own

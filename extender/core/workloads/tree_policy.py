@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import msgspec
 from msgspec.structs import replace
 
-from extender.core.model.scheduling_constraints import (
+from extender.core.model.nodes import (
     NEAR_MAX,
     PREFERRED_MAX,
     ExclusiveDomain,

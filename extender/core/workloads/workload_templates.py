@@ -13,8 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from extender.core.model.message_formatting import counted
-from extender.core.model.pod_groups import DEPTH_MAX
-from extender.core.model.scheduling_constraints import (
+from extender.core.model.nodes import (
     ExclusiveDomain,
     LostMembers,
     NearGroup,
@@ -23,6 +22,7 @@ from extender.core.model.scheduling_constraints import (
     by_size,
     slices_problem,
 )
+from extender.core.model.pod_groups import DEPTH_MAX
 from extender.core.workloads.tree_parts import BASIC, Composite, Given, Leaf, Part
 from extender.core.workloads.tree_policy import InvalidPolicy, refusal_of
 from extender.core.workloads.workload_kind import listed, number

@@ -13,6 +13,7 @@ from aiohttp import web
 from extender.core.log.reservation_state import GangState
 from extender.core.log.visible_state import visible_gang
 from extender.core.model.errors import NotFound
+from extender.core.model.message_formatting import rfc3339
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.visibility import Visibility, namespace_of
 from extender.http.responses.json_responses import answer, listed
@@ -22,7 +23,7 @@ from extender.http.v1.query_parameters import Api, Query, gang_named, selection_
 from extender.ports.log_ports import DecisionInputs, StateSource
 from extender.ports.query_ports import EventFilter, EventQueries
 from extender.queries.log.decision_details import Decision, decision_of
-from extender.queries.log.event_dto import EventLine, event_line, rfc3339
+from extender.queries.log.event_dto import EventLine, event_line
 from extender.queries.log.event_filter import visible_queries
 from extender.queries.state.gang_selection import (
     GANG_STATES,
@@ -33,13 +34,13 @@ from extender.queries.state.gang_selection import (
 from extender.queries.state.gang_status import (
     RootKey,
     RootWorkload,
+    gang_at,
     gang_status,
     suspended_roots,
     workloads_of_roots,
 )
 from extender.queries.state.service_status import WaitLine
 from extender.queries.state.state_dto import GangAt
-from extender.queries.state.state_report import gang_at
 from extender.queries.state.workload_trees import TreeAt, trees_at
 from extender.runtime.cooperative_yield import Yielder
 

@@ -11,9 +11,9 @@ from typing import Any
 from aiohttp import web
 
 from extender.core.model.errors import BadInput
+from extender.core.model.message_formatting import parse_time
 from extender.http.responses.json_responses import Handler
 from extender.http.v1.openapi import MOMENT, NAME, PAIR, Operation, Parameter
-from extender.queries.log.event_dto import parse_time
 from extender.queries.log.parameter_validation import (
     checked_choice,
     checked_name,

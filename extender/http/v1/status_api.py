@@ -17,6 +17,7 @@ from extender import __version__
 from extender.control.log.leader import Leader
 from extender.control.verbs.extender_service import ReadinessCheck
 from extender.core.model.errors import NotReady, StoreUnavailable
+from extender.core.model.message_formatting import rfc3339
 from extender.core.model.visibility import Visibility
 from extender.http.responses.json_responses import at_position
 from extender.http.responses.request_visibility import visibility_of
@@ -24,7 +25,6 @@ from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import Api, Query
 from extender.ports.log_ports import Clock, DatabaseUsage, EventLog, LeaseRecord, LogHead
 from extender.ports.verification_ports import VerifiedLog
-from extender.queries.log.event_dto import rfc3339
 from extender.queries.state import service_status
 from extender.runtime.cooperative_yield import Yielder
 from extender.settings import Settings, without_secrets

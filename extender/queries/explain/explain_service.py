@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import msgspec
+from immutables import Map
 from msgspec.structs import replace
 
 from extender.core.admit.gang_sentences import WishLine, anew_text, group_lines
@@ -23,11 +24,11 @@ from extender.core.log.reservation_state import (
     WorkloadTree,
     reservations_on,
 )
-from extender.core.log.visible_state import visible_part
+from extender.core.log.visible_state import visible_gang, visible_preemption
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, NotFound, TooManyQueries
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
-from extender.core.model.message_formatting import amounts_text, counted, spaced
+from extender.core.model.message_formatting import amounts_text, counted, rfc3339, spaced
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Forest, Tree, build_forest, composite_key, leaf_key
 from extender.core.model.pods import GATE, Pod
@@ -39,14 +40,25 @@ from extender.core.workloads.kind_table import kind_of_pod
 from extender.core.workloads.workload_object import OFF, OTHER_SCHEDULERS, TREE_LABEL
 from extender.ports.log_ports import Clock, StateSource
 from extender.queries.explain.explanation import BetterPlacement, Check, Explanation, Outcome
-from extender.queries.explain.gang_checks import (
+from extender.queries.explain.name_lookup import (
+    NameSearch,
+    ObjectName,
+    WantedName,
+    all_names,
+    search_names,
+    similar_names,
+)
+from extender.queries.explain.object_explanation import (
     CORRECT,
     GROUP_HELP,
     Finding,
+    ObjectDetails,
+    ObjectReader,
     barrier_text,
     bind_failure_text,
     checks_until,
     gang_finding,
+    gangs_on_node,
     missing_group,
     not_examined,
     orphan_finding,
@@ -57,16 +69,6 @@ from extender.queries.explain.gang_checks import (
     with_moves,
     with_unheld,
 )
-from extender.queries.explain.name_lookup import (
-    NameSearch,
-    ObjectName,
-    WantedName,
-    all_names,
-    search_names,
-    similar_names,
-)
-from extender.queries.explain.object_explanation import ObjectDetails, ObjectReader, gangs_on_node
-from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.node_groups import NodeGroup
 from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanAnswer, PlanInput
 from extender.queries.plan.plan_service import ClusterSource
@@ -74,13 +76,13 @@ from extender.queries.state.gang_status import (
     GangStatus,
     RootKey,
     RootWorkload,
+    gang_at,
     gang_status,
     root_groups,
     status_before_the_log,
     workloads_of_roots,
 )
 from extender.queries.state.node_inventory import groups_below, groups_by_parent, live_node
-from extender.queries.state.state_report import gang_at
 from extender.runtime.cooperative_yield import Yielder
 
 WARNINGS_MAX = 3  # of one tree
@@ -90,8 +92,8 @@ NODES_MAX = 5  # rejected nodes that are named
 class LiveProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What the leader has in memory and the log does not have."""
 
-    # why trees are not planned now, by the UID of the root
-    turns: Mapping[GangUid, WaitReason] = {}
+    # why trees are not planned now, by the UID of the root, in three parts
+    waits: tuple[Mapping[GangUid, WaitReason], ...] = ()
     at_bind: Collection[PodUid] = ()  # the members that wait at the bind barrier
     unheld: Mapping[GangUid, HoldRefusal] = {}  # why no capacity is held for trees
     # what was tried in vain for lost members of running gangs, as sentences
@@ -217,7 +219,7 @@ class _Now(ObjectReader):
             return ObjectDetails(finding=orphan_finding(forest.orphans[key]))
         tree = forest.trees[forest.root_of[key]]
         root, who = tree.root, spaced(tree.root.key)
-        state = visible_part(state, root.uid, self._readers)
+        state = _visible_part(state, root.uid, self._readers)
         gang, trees = state.gangs.get(root.uid), state.trees
         workloads = self._service.workloads.get(
             lambda: workloads_of_roots(trees.values()), same=(trees,)
@@ -228,7 +230,7 @@ class _Now(ObjectReader):
         at_bind = live.at_bind
         finding = gang_finding(view, state, tree, status, at_bind)
         conflict: tuple[str, ...] = ()
-        turn = live.turns.get(root.uid)
+        turn = next((waits[root.uid] for waits in live.waits if root.uid in waits), None)
         if finding.plan_needed and turn is not None:
             finding = turn_finding(who, turn, gang, status)
         elif finding.plan_needed:
@@ -360,6 +362,23 @@ class _Now(ObjectReader):
         if not answer.gangs:
             raise NotFound(f"{spaced(key)}: the group was deleted meanwhile")
         return answer.gangs[0]
+
+
+def _visible_part(state: ReservationState, uid: GangUid, readers: Visibility) -> ReservationState:
+    """Return a state in which one gang, which readers see, and its preemption are as they see them.
+
+    It costs the same for any number of gangs; the other gangs and preemptions are not in it.
+    """
+    if readers.everything:
+        return state
+    gang, preemption = state.gangs.get(uid), state.preemptions.get(uid)
+    shown = visible_preemption(preemption, readers) if preemption is not None else None
+    return replace(
+        state,
+        gangs=Map({} if gang is None else {uid: visible_gang(gang, readers)}),
+        preemptions=Map({} if shown is None else {uid: shown}),
+        capacity_holds=Map({u: hold for u, hold in state.capacity_holds.items() if u == uid}),
+    )
 
 
 def placed_checks(

@@ -24,7 +24,7 @@ from extender.core.log.reservation_state import (
     WorkloadTree,
 )
 from extender.core.model.ids import NodeName
-from extender.core.model.message_formatting import counted, spaced
+from extender.core.model.message_formatting import counted, rfc3339, spaced
 from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, namespace_of
 from extender.ports.query_ports import EventFilter, EventQueries, GangIncarnation, PodPlacement
 from extender.queries.explain.explanation import (
@@ -35,28 +35,30 @@ from extender.queries.explain.explanation import (
     Outcome,
     Related,
 )
-from extender.queries.explain.gang_checks import (
+from extender.queries.explain.name_lookup import GROUP_KINDS, ObjectName, WantedName
+from extender.queries.explain.object_explanation import (
     Finding,
+    ObjectDetails,
+    ObjectReader,
     bound_text,
     checks_until,
+    gangs_on_node,
     held_refusal,
     with_outcome,
     with_unheld,
 )
-from extender.queries.explain.name_lookup import GROUP_KINDS, ObjectName, WantedName
-from extender.queries.explain.object_explanation import ObjectDetails, ObjectReader, gangs_on_node
-from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.event_filter import visible_queries
 from extender.queries.state.gang_status import (
     GangStatus,
     RootKey,
+    gang_at,
     gang_status,
     loss_text,
     root_groups,
     workloads_of_roots,
 )
 from extender.queries.state.historical_state import HistoricalState, PointInTime
-from extender.queries.state.state_report import ORDINARY, gang_at
+from extender.queries.state.state_report import ORDINARY
 
 # What only the cluster of that time could show, unless the gang was bound.
 _BEFORE_BIND: Final[tuple[CheckName, ...]] = ("gates removed", "accepted by kube-scheduler")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -13,16 +11,9 @@ from extender.core.admit.gang_sentences import group_lines, short_text
 from extender.core.log import events as log_events
 from extender.core.log.control_plane_features import dropped_field_texts
 from extender.core.log.reservation_state import STILL_ARRIVING
-from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, Position
-from extender.core.model.message_formatting import counted, gpu_time_text
+from extender.core.model.message_formatting import counted, gpu_time_text, rfc3339
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- UTC; a naive value is faster to add to
-_FIRST_US, _LAST_US = (
-    -62_135_596_800_000_000,
-    253_402_300_799_999_999,
-)  # of the years that a datetime has, 1 to 9999
-_TWO = tuple(f"{number:02}" for number in range(60))
 NAMED_MAX = 3  # units named in a summary; `data` has all of them
 PAGE = 5_000  # events per query when all of them are read
 
@@ -72,41 +63,6 @@ def event_line(event: log_events.RecordedEvent) -> EventLine:
         summary=summary(event.data),
         data=event.data,
     )
-
-
-def rfc3339(at_us: int) -> str:
-    """Return microseconds since the epoch as RFC 3339 text in UTC.
-
-    Faster than `datetime.isoformat`, because a state has thousands of times. One outside of the years 1 to 9999, such
-    as the end of a pod that may run for longer, is the first or the last of them.
-
-    >>> rfc3339(1_800_000_000_000_001)
-    '2027-01-15T08:00:00.000001Z'
-    >>> rfc3339(1 << 60)
-    '9999-12-31T23:59:59.999999Z'
-    """
-    seconds, us = divmod(max(_FIRST_US, min(at_us, _LAST_US)), 1_000_000)
-    days, seconds = divmod(seconds, 86_400)
-    hours, minutes = seconds // 3600, seconds // 60 % 60
-    return f"{_date(days)}T{_TWO[hours]}:{_TWO[minutes]}:{_TWO[seconds % 60]}.{us:06}Z"
-
-
-@lru_cache(maxsize=1024)
-def _date(days: int) -> str:
-    return (_EPOCH + timedelta(days=days)).date().isoformat()
-
-
-def parse_time(text: str, field: str) -> int:
-    """Return an RFC 3339 time with an offset or Z as microseconds since the epoch."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        msg = f"{field}: {text!r} is not a time with offset, for example 2026-11-20T03:12:00Z"
-        raise BadInput(msg)
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    return (moment - epoch) // timedelta(microseconds=1)
 
 
 def summary(data: log_events.AnyEventData) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm per event

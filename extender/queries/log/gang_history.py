@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from extender.core.log import events as log_events
 from extender.core.model.errors import NotFound
 from extender.core.model.ids import GangUid, Position
-from extender.core.model.message_formatting import did_you_mean, join_names
+from extender.core.model.message_formatting import did_you_mean, join_names, rfc3339
 from extender.ports.log_ports import START, DecisionInputs
 from extender.ports.query_ports import EventFilter, EventPage, EventQueries, GangIncarnation
 from extender.queries.log.decision_details import Decision, decision_of
-from extender.queries.log.event_dto import LOST, EventLine, event_line, loss_reason, rfc3339
+from extender.queries.log.event_dto import LOST, EventLine, event_line, loss_reason
 from extender.queries.log.event_filter import victims_of
 
 LIMIT_MAX = 1000  # events of one answer

@@ -26,13 +26,15 @@ from extender.core.model.message_formatting import (
     counted,
     gpu_time_text,
     join_names,
+    parse_time,
+    rfc3339,
     spaced,
 )
 from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import is_hidden, namespace_of
 from extender.ports.log_ports import START
 from extender.ports.query_ports import EventFilter, EventQueries
-from extender.queries.log.event_dto import PAGE, parse_time, rfc3339
+from extender.queries.log.event_dto import PAGE
 from extender.queries.log.event_filter import with_plans
 from extender.queries.log.gang_history import check_names, chosen_path
 from extender.queries.log.preemption_dto import (

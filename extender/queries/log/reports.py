@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
-from extender.core.model.message_formatting import did_you_mean
+from extender.core.model.message_formatting import did_you_mean, rfc3339
 from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, name_for, namespace_of
 from extender.ports.query_ports import EventQueries
-from extender.queries.log.event_dto import rfc3339
 from extender.queries.log.gang_history import check_names
 from extender.queries.log.parameter_validation import storable
 

@@ -21,7 +21,7 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.message_formatting import counted, join_names
+from extender.core.model.message_formatting import counted, join_names, parse_time, rfc3339
 from extender.core.model.nodes import DRAIN_TAINTS, drain_announced, takes_pods
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.visibility import namespace_of
@@ -30,7 +30,6 @@ from extender.core.planner.moves.move_types import Move, MovesPlan, MovesRequest
 from extender.core.planner.plan_types import PlanNode
 from extender.core.preempt.disruption_units import as_admitted, checkpoint_warnings
 from extender.core.preempt.movable_pods import MovablePods, MoveLimits, broken_gangs, movable_pods
-from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.queries.plan.cluster_changes import named_nodes
 from extender.queries.plan.moves_dto import (
     BreakLine,

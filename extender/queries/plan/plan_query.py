@@ -29,7 +29,12 @@ from extender.core.admit.plan_request import (
 from extender.core.admit.tree_warnings import collect_warnings, template_mismatches
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.log.reservation_state import EMPTY, ReservationState
-from extender.core.model.cluster_view import ClusterView, forest_of, with_pod, without_pod
+from extender.core.model.cluster_view import (
+    ClusterView,
+    forest_of,
+    with_pod,
+    without_pods,
+)
 from extender.core.model.errors import BadInput, merged_by_object
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted, did_you_mean, join_names
@@ -84,7 +89,6 @@ from extender.queries.plan.plan_steps import (
     steps_in,
     tree_steps,
     with_largest_use,
-    without_pods,
 )
 
 VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
@@ -315,7 +319,7 @@ def plan_in_order(
                 )
             )
             continue
-        steps = steps_in(unit.tree, question.origins)
+        steps = steps_in(unit.tree, question.origins) if question.origins else {}
         apart = _pods_apart(units, unit.tree, question)
         before = without_pods(view, apart)
         if steps and not unit.tree.problems:
@@ -679,8 +683,7 @@ def _planned(view: ClusterView, tree: Tree, rows: NodeRowCache, question: PlanIn
         texts += (f"{_members(bound)} bound already",)
     held = tuple(sorted(p.path for p in tree.pods if p.node is None and not is_candidate(p)))
     if isinstance(preemption, PreemptionPlan):
-        for pod in (p for unit in preemption.victims for p in unit.pods):
-            view = without_pod(view, pod.uid)
+        view = without_pods(view, (pod.uid for unit in preemption.victims for pod in unit.pods))
         texts = (*_texts(preemption, question), *texts)
         notes = _Notes(held=held, texts=texts, victims=_victims(preemption, question.readers))
         return _placed(view, tree, preemption.plan, notes, preemption.search, question)
@@ -692,7 +695,9 @@ def _planned(view: ClusterView, tree: Tree, rows: NodeRowCache, question: PlanIn
         notes = _Notes(held=held, texts=texts)
         return _placed(view, tree, verdict, notes, verdict.search, question)
     changes = change_texts(verdict.changes, question.origins)
-    grown = growths(view, request, question.node_groups) if verdict.outcome == "impossible" else ()
+    grown: tuple[NodeGroupGrowth, ...] = ()
+    if question.node_groups and verdict.outcome == "impossible":
+        grown = growths(view, request, question.node_groups)
     refused = GangVerdict(
         gang=name,
         kind=kind,

@@ -26,6 +26,7 @@ from extender.core.log.reservation_state import EMPTY, ReservationState
 from extender.core.model import cluster_view
 from extender.core.model.errors import ClusterUnavailable, TooManyQueries
 from extender.core.model.ids import GangUid, Position
+from extender.core.model.message_formatting import rfc3339
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import Blueprint, Group
 from extender.core.model.pods import Pod, PodDisruptionBudget, VolumeConstraints
@@ -35,7 +36,6 @@ from extender.core.workloads.tree_policy import TreeProfile
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import Clock, StateSource
 from extender.ports.workload_ports import Workloads
-from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.plan_query import PlanAnswer, PlanInput, answer_plan_query
 from extender.runtime.cooperative_yield import Yielder
 from extender.runtime.worker_process import NICE, WorkerProcess

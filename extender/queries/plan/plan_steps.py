@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from extender.core.model.cluster_view import ClusterView, with_pod, without_pod
+from extender.core.model.cluster_view import ClusterView, with_pod
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pod_groups import Group, Tree
 from extender.core.model.pods import Pod
@@ -126,13 +126,6 @@ def _tree_at(tree: Tree, now: Mapping[GroupKey, PartStep]) -> Tree:
     keys = {group.key for group in groups}
     members = {key: pods for key, pods in tree.members.items() if key in keys}
     return replace(tree, root=root, groups=tuple(groups), children=children, members=members)
-
-
-def without_pods(view: ClusterView, uids: Iterable[PodUid]) -> ClusterView:
-    """Return the cluster without some pods."""
-    for uid in uids:
-        view = without_pod(view, uid)
-    return view
 
 
 def with_largest_use(

@@ -1,13 +1,16 @@
-"""The state of a gang as it is shown: what became of a gang that was bound, how much of its minimum is there, and why."""
+"""A gang as it is shown: its state, what became of one that was bound, how much of its minimum is there, and why; and its form in the API."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from extender.core.admit.gang_sentences import wish_lines
+from extender.core.log.capacity_claim import CapacityClaim, ClaimKind
 from extender.core.log.events import GroupRecord
 from extender.core.log.gang_phase import (
     MinimumStatus,
@@ -17,11 +20,27 @@ from extender.core.log.gang_phase import (
     undecided_reason,
     waiting_since_us,
 )
-from extender.core.log.reservation_state import GangState, MemberLoss, WorkloadTree
+from extender.core.log.reservation_state import (
+    BoundMember,
+    GangState,
+    MemberLoss,
+    Reservation,
+    WorkloadTree,
+)
 from extender.core.model.ids import GangUid
-from extender.core.model.message_formatting import counted, spaced
-from extender.queries.log.event_dto import loss_reason, rfc3339
+from extender.core.model.message_formatting import counted, rfc3339, spaced
+from extender.queries.log.event_dto import loss_reason
+from extender.queries.state import state_dto
 
+NOTHING: Final[dict[str, int]] = {}
+BY_POD: Final = attrgetter("pod", "uid")
+CLAIM_STATES: Final[Mapping[ClaimKind, str]] = {
+    "reservation": "reserved",
+    "preemption": "claimed",
+    "replacement": "replacement",
+    "hold": "held",
+    "move": "moving",
+}
 SUSPENDED: Final = "suspended"
 NOT_WAITING: Final = frozenset({"scheduled", "completed", SUSPENDED})  # for pods of its minimum
 PENDING: Final = frozenset(
@@ -191,3 +210,116 @@ def _last_loss_text(root: GangState, minimum: MinimumStatus, state: str) -> str:
     if state == "preempted":
         return f"{text}; last was {pod}"
     return f"{counts}; last lost: {pod}: {text}"
+
+
+def gang_at(
+    root: GangState, made_for: Mapping[RootKey, RootWorkload], *, with_members: bool = True
+) -> state_dto.GangAt:
+    """Return a gang in the form of the API, with or without its members."""
+    answer = root.last_decision
+    workload = made_for.get(RootKey(root.gang, root.kind))
+    status = gang_status(root, workload)
+    return state_dto.GangAt(
+        gang=root.gang,
+        uid=root.uid,
+        kind=root.kind,
+        priority=root.priority,
+        state=status.state,
+        reserved=len(root.reservations),
+        bound=len(root.bound),
+        outcome=answer.outcome if answer is not None else "",
+        reasons=status.reasons,
+        last_decision_time=rfc3339(answer.at_us) if answer is not None else "",
+        last_decision_position=answer.position if answer is not None else 0,
+        observed=rfc3339(root.observed_us),
+        admitted=rfc3339(root.admitted_us) if root.admitted_us else "",
+        plan=root.plan or "",
+        groups=_groups(root),
+        members=_members(root) if with_members else [],
+        workload=workload.workload if workload is not None else "",
+        minimum_present=status.present,
+        minimum_needed=status.needed,
+        last_loss=_loss_at(root.last_loss),
+        waiting_since=rfc3339(status.waiting_since_us) if status.waiting_since_us else "",
+        help=answer.help if answer is not None else (),
+        when_empty=answer.when_empty if answer is not None else "",
+    )
+
+
+def _loss_at(loss: MemberLoss | None) -> state_dto.MemberLossAt | None:
+    if loss is None:
+        return None
+    return state_dto.MemberLossAt(
+        pod=loss.pod,
+        uid=loss.uid,
+        node=loss.node,
+        cause="preempted" if loss.preemptor else loss.cause,
+        message=loss.message,
+        preemptor=loss.preemptor,
+        position=loss.position,
+        time=rfc3339(loss.at_us),
+    )
+
+
+def _members(root: GangState) -> list[state_dto.MemberAt]:
+    """Return all members in the form of the API, by name; without a call for each, because there are thousands."""
+    members = claims_at(root.reservations.values())
+    if root.bound:
+        members += [
+            state_dto.MemberAt(
+                pod=m.pod, uid=m.uid, group=m.group, node=m.node, state="bound", extra=False, requests=m.requests
+            )
+            for m in root.bound.values()
+        ]  # fmt: skip
+    members.sort(key=BY_POD)
+    return members
+
+
+def _groups(root: GangState) -> list[state_dto.GroupAt]:
+    if not root.groups:
+        return []
+    reserved = _counted(root.groups, root.reservations.values()) if root.reservations else NOTHING
+    bound = _counted(root.groups, root.bound.values()) if root.bound else NOTHING
+    return [
+        state_dto.GroupAt(
+            name=g.name,
+            kind=g.kind,
+            parent=g.parent,
+            basic=g.basic,
+            minimum=g.minimum,
+            members=g.members,
+            domain=g.domain,
+            reserved=reserved.get(g.name, 0),
+            bound=bound.get(g.name, 0),
+            wishes=wish_lines(g.name, g.wishes) if g.wishes else (),
+        )
+        for g in root.groups
+    ]
+
+
+def _counted(
+    groups: Iterable[GroupRecord], members: Iterable[Reservation | BoundMember]
+) -> dict[str, int]:
+    """Return the number of members of each group, with those of all groups below it."""
+    leaves: dict[str, int] = {}
+    for member in members:
+        leaves[member.group] = leaves.get(member.group, 0) + 1
+    counts = dict(leaves)
+    parents = {g.name: g.parent for g in groups}
+    for leaf, count in leaves.items():
+        name = parents.get(leaf)
+        while name:
+            counts[name] = counts.get(name, 0) + count
+            name = parents.get(name)
+    return counts
+
+
+def claims_at(claims: Iterable[CapacityClaim]) -> list[state_dto.MemberAt]:
+    """Return claims in the form of the API, which has leaf and `extra` of a preemptor's members only with their reservations."""
+    return [
+        state_dto.MemberAt(
+            pod=claim.pod, uid=claim.uid, group="" if claim.kind == "preemption" else claim.group, node=claim.node,
+            state=CLAIM_STATES[claim.kind], extra=claim.extra and claim.kind == "reservation", requests=claim.requests,
+        )
+        for claim in claims
+    ]  # fmt: skip

@@ -20,11 +20,10 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.log.visible_state import visible_state
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import Position
-from extender.core.model.message_formatting import did_you_mean
+from extender.core.model.message_formatting import did_you_mean, parse_time, rfc3339
 from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.ports.log_ports import START, EventLog, LogHead, Snapshots
 from extender.ports.query_ports import EventFilter, EventQueries
-from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.queries.log.event_filter import visible_queries
 from extender.queries.log.gang_history import check_names
 from extender.queries.state.state_dto import Scope, StateDifference, StateReport

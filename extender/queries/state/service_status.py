@@ -8,8 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.core.log.tampering import LogFinding
-from extender.core.model.message_formatting import bytes_text, counted, duration_text
-from extender.queries.log.event_dto import parse_time
+from extender.core.model.message_formatting import bytes_text, counted, duration_text, parse_time
 
 # As the alert rules of deploy/monitoring have them.
 VERIFIED_WITHIN_S: Final = 3600.0

@@ -1,51 +1,41 @@
-"""Convert a `ReservationState`, or the difference between two, to the form of the API (`state_dto`)."""
+"""Convert a `ReservationState`, or the difference between two, to the form of the API (`state_dto`); `gang_status` has that of a gang."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from operator import attrgetter
-from typing import Final
 
-from extender.core.admit.gang_sentences import wish_lines
-from extender.core.log.capacity_claim import CapacityClaim, ClaimKind
 from extender.core.log.control_plane_features import dropped_field_texts
-from extender.core.log.events import ControlPlaneFeaturesDetected, GroupRecord
+from extender.core.log.events import ControlPlaneFeaturesDetected
 from extender.core.log.reservation_state import (
-    BoundMember,
     CapacityHold,
     GangState,
-    MemberLoss,
     PendingPreemption,
-    Reservation,
     ReservationState,
     claims_of,
 )
 from extender.core.log.visible_state import visible_state
 from extender.core.model.ids import GangUid, NodeName
+from extender.core.model.message_formatting import rfc3339
 from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
-from extender.queries.log.event_dto import rfc3339
 from extender.queries.state import state_dto
 from extender.queries.state.gang_status import (
+    BY_POD,
+    CLAIM_STATES,
+    NOTHING,
     PENDING,
     RootKey,
     RootWorkload,
+    claims_at,
+    gang_at,
     gang_status,
     workloads_of_roots,
 )
 
-_NOTHING: dict[str, int] = {}
 _BY_GANG = attrgetter("gang", "uid")
-_BY_POD = attrgetter("pod", "uid")
 _NO_PLACE: tuple[str, None] = ("", None)
-CLAIM_STATES: Final[Mapping[ClaimKind, str]] = {
-    "reservation": "reserved",
-    "preemption": "claimed",
-    "replacement": "replacement",
-    "hold": "held",
-    "move": "moving",
-}
 ORDINARY = "Ordinary pods are not in the log: their usage of a node at that time, and what was free, are not known."
 
 
@@ -75,9 +65,9 @@ def build_state_report(
         others = _others(whole, readers, nodes_asked)
     holds = _holds(state, roots, nodes_asked)
     claims = [
-        *((p.gang, _of_claims(claims_of((), [p], ()))) for p in preemptions),
-        *((root.gang, _of_claims(root.replacement_holds.values())) for root in roots),
-        *((hold.gang, _of_claims(hold.pods)) for hold in holds),
+        *((p.gang, claims_at(claims_of((), [p], ()))) for p in preemptions),
+        *((root.gang, claims_at(root.replacement_holds.values())) for root in roots),
+        *((hold.gang, claims_at(hold.pods)) for hold in holds),
     ]
     for claim in claims_of((), (), (), whole.moves):
         mover = state.gangs.get(claim.gang_uid)
@@ -85,7 +75,7 @@ def build_state_report(
             claim.node in nodes_asked if nodes_asked is not None else claim.gang_uid in selected
         )
         if mover is not None and is_asked:
-            claims.append((mover.gang, _of_claims([claim])))
+            claims.append((mover.gang, claims_at([claim])))
     nodes = _nodes(gangs, claims, labels, nodes_asked, others)
     totals = state_dto.Totals(
         gangs=len(gangs),
@@ -150,7 +140,7 @@ def compare(
             )
         members += _moves(newest, old, new)
     gangs.sort(key=_BY_GANG)
-    members.sort(key=_BY_POD)
+    members.sort(key=BY_POD)
     roots = [root for uid in uids if (root := after.gangs.get(uid)) is not None]
     return state_dto.StateDifference(
         gangs=gangs, members=members, limitations=_not_known(roots, scope)
@@ -170,108 +160,6 @@ def topology_of(
         for name, labels in root.topology.items():
             by_node[name] = by_node[name] | labels if name in by_node else labels
     return by_node
-
-
-def gang_at(
-    root: GangState, made_for: Mapping[RootKey, RootWorkload], *, with_members: bool = True
-) -> state_dto.GangAt:
-    """Return a gang in the form of the API, with or without its members."""
-    answer = root.last_decision
-    workload = made_for.get(RootKey(root.gang, root.kind))
-    status = gang_status(root, workload)
-    return state_dto.GangAt(
-        gang=root.gang,
-        uid=root.uid,
-        kind=root.kind,
-        priority=root.priority,
-        state=status.state,
-        reserved=len(root.reservations),
-        bound=len(root.bound),
-        outcome=answer.outcome if answer is not None else "",
-        reasons=status.reasons,
-        last_decision_time=rfc3339(answer.at_us) if answer is not None else "",
-        last_decision_position=answer.position if answer is not None else 0,
-        observed=rfc3339(root.observed_us),
-        admitted=rfc3339(root.admitted_us) if root.admitted_us else "",
-        plan=root.plan or "",
-        groups=_groups(root),
-        members=_members(root) if with_members else [],
-        workload=workload.workload if workload is not None else "",
-        minimum_present=status.present,
-        minimum_needed=status.needed,
-        last_loss=_loss_at(root.last_loss),
-        waiting_since=rfc3339(status.waiting_since_us) if status.waiting_since_us else "",
-        help=answer.help if answer is not None else (),
-        when_empty=answer.when_empty if answer is not None else "",
-    )
-
-
-def _loss_at(loss: MemberLoss | None) -> state_dto.MemberLossAt | None:
-    if loss is None:
-        return None
-    return state_dto.MemberLossAt(
-        pod=loss.pod,
-        uid=loss.uid,
-        node=loss.node,
-        cause="preempted" if loss.preemptor else loss.cause,
-        message=loss.message,
-        preemptor=loss.preemptor,
-        position=loss.position,
-        time=rfc3339(loss.at_us),
-    )
-
-
-def _members(root: GangState) -> list[state_dto.MemberAt]:
-    """Return all members in the form of the API, by name; without a call for each, because there are thousands."""
-    members = _of_claims(root.reservations.values())
-    if root.bound:
-        members += [
-            state_dto.MemberAt(
-                pod=m.pod, uid=m.uid, group=m.group, node=m.node, state="bound", extra=False, requests=m.requests
-            )
-            for m in root.bound.values()
-        ]  # fmt: skip
-    members.sort(key=_BY_POD)
-    return members
-
-
-def _groups(root: GangState) -> list[state_dto.GroupAt]:
-    if not root.groups:
-        return []
-    reserved = _counted(root.groups, root.reservations.values()) if root.reservations else _NOTHING
-    bound = _counted(root.groups, root.bound.values()) if root.bound else _NOTHING
-    return [
-        state_dto.GroupAt(
-            name=g.name,
-            kind=g.kind,
-            parent=g.parent,
-            basic=g.basic,
-            minimum=g.minimum,
-            members=g.members,
-            domain=g.domain,
-            reserved=reserved.get(g.name, 0),
-            bound=bound.get(g.name, 0),
-            wishes=wish_lines(g.name, g.wishes) if g.wishes else (),
-        )
-        for g in root.groups
-    ]
-
-
-def _counted(
-    groups: Iterable[GroupRecord], members: Iterable[Reservation | BoundMember]
-) -> dict[str, int]:
-    """Return the number of members of each group, with those of all groups below it."""
-    leaves: dict[str, int] = {}
-    for member in members:
-        leaves[member.group] = leaves.get(member.group, 0) + 1
-    counts = dict(leaves)
-    parents = {g.name: g.parent for g in groups}
-    for leaf, count in leaves.items():
-        name = parents.get(leaf)
-        while name:
-            counts[name] = counts.get(name, 0) + count
-            name = parents.get(name)
-    return counts
 
 
 def _wanted_nodes(
@@ -358,7 +246,7 @@ def _others(
     for node, kind, priority, requests in _hidden_members(state, readers):
         if nodes is None or node in nodes:
             sums = by_node.setdefault(node, {})
-            count, total = sums.get((kind, priority), (0, _NOTHING))
+            count, total = sums.get((kind, priority), (0, NOTHING))
             sums[kind, priority] = (count + 1, _sum(total, requests))
     return {
         node: tuple(
@@ -400,19 +288,19 @@ def _node_at(
         total = sums.get(pod.state)
         sums[pod.state] = pod.requests if total is None else _sum(total, pod.requests)
     for other in others:
-        sums[other.state] = _sum(sums.get(other.state, _NOTHING), other.requests)
+        sums[other.state] = _sum(sums.get(other.state, NOTHING), other.requests)
     if len(pods) > 1:
-        pods.sort(key=_BY_POD)
+        pods.sort(key=BY_POD)
     return state_dto.NodeAt(
         node=node,
         topology=labels if all(labels.values()) else {k: v for k, v in labels.items() if v},
         pods=pods,
-        reserved=sums.get("reserved", _NOTHING),
-        bound=sums.get("bound", _NOTHING),
-        preemption_claims=sums.get("claimed", _NOTHING),
-        replacement_holds=sums.get("replacement", _NOTHING),
-        capacity_holds=sums.get("held", _NOTHING),
-        move_claims=sums.get("moving", _NOTHING),
+        reserved=sums.get("reserved", NOTHING),
+        bound=sums.get("bound", NOTHING),
+        preemption_claims=sums.get("claimed", NOTHING),
+        replacement_holds=sums.get("replacement", NOTHING),
+        capacity_holds=sums.get("held", NOTHING),
+        move_claims=sums.get("moving", NOTHING),
         others=others,
     )
 
@@ -421,17 +309,6 @@ def _sum(amounts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     total = dict(amounts)
     add_amounts(total, more)
     return total
-
-
-def _of_claims(claims: Iterable[CapacityClaim]) -> list[state_dto.MemberAt]:
-    """Return claims in the form of the API, which has leaf and `extra` of a preemptor's members only with their reservations."""
-    return [
-        state_dto.MemberAt(
-            pod=claim.pod, uid=claim.uid, group="" if claim.kind == "preemption" else claim.group, node=claim.node,
-            state=CLAIM_STATES[claim.kind], extra=claim.extra and claim.kind == "reservation", requests=claim.requests,
-        )
-        for claim in claims
-    ]  # fmt: skip
 
 
 def _preemption_at(preemption: PendingPreemption) -> state_dto.PreemptionAt:
@@ -447,9 +324,9 @@ def _preemption_at(preemption: PendingPreemption) -> state_dto.PreemptionAt:
         evicted=preemption.evicted,
         victims=[
             state_dto.VictimAt(pod=v.pod, uid=v.uid, unit=v.unit, node=v.node)
-            for v in sorted(preemption.victims.values(), key=_BY_POD)
+            for v in sorted(preemption.victims.values(), key=BY_POD)
         ],
-        claims=sorted(_of_claims(claims_of((), [preemption], ())), key=_BY_POD),
+        claims=sorted(claims_at(claims_of((), [preemption], ())), key=BY_POD),
     )
 
 
@@ -483,7 +360,7 @@ def _hold_at(hold: CapacityHold) -> state_dto.CapacityHoldAt:
         gang_uid=hold.gang_uid,
         kind=hold.kind,
         priority=hold.priority,
-        places=sorted(_of_claims(hold.pods), key=_BY_POD),
+        places=sorted(claims_at(hold.pods), key=BY_POD),
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from extender.core.log.reservation_state import GangState, ReservationState, WorkloadTree
+from extender.core.model.message_formatting import rfc3339
 from extender.core.model.visibility import EVERYTHING, Visibility, namespace_of
-from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.gang_selection import GangSelection, ObjectLabels
 from extender.queries.state.gang_status import RootWorkload, gang_status, root_groups, root_workload
 

@@ -29,9 +29,9 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import BadInput, NotificationFailed
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PlanId, PodUid
+from extender.core.model.message_formatting import rfc3339
 from extender.core.workloads.tree_compiler import GroupSpec
 from extender.ports.log_ports import NotifiedUpTo
-from extender.queries.log.event_dto import rfc3339
 from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from extender.queries.log.event_dto import rfc3339
+from extender.core.model.message_formatting import rfc3339
 from tests.support.logs.bulk_log import copy_events, writing_connection
 from tests.support.logs.postgres import fresh_database, run
 from tests.support.logs.short_log import at_us, story

@@ -22,8 +22,8 @@ from extender.control.monitors.clock_monitor import ClockMonitor
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import NotReady
 from extender.core.model.ids import GroupKey, NodeName
+from extender.core.model.nodes import ExclusiveDomain
 from extender.core.model.pods import Pod
-from extender.core.model.scheduling_constraints import ExclusiveDomain
 from extender.core.verbs.filter_and_prioritize import FilterDecision
 from extender.ports.cluster_ports import PodRef
 from extender.runtime.database_clock import DatabaseClock

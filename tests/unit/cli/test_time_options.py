@@ -6,7 +6,7 @@ import pytest
 
 from extender.cli.options.list_options import moment_us, past_text, span_us
 from extender.core.model.errors import BadInput
-from extender.queries.log.event_dto import parse_time, rfc3339
+from extender.core.model.message_formatting import parse_time, rfc3339
 
 NOW_US = parse_time("2026-11-24T20:15:00.5Z", "now")
 

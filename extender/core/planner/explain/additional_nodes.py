@@ -13,8 +13,7 @@ from msgspec import UnsetType
 
 from extender.core.model.ids import NodeName
 from extender.core.planner.explain.refusal_causes import failing, held_in, placeable
-from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import Ints, NodeTable
+from extender.core.planner.model.node_table import Ints, NodeTable, may_run
 from extender.core.planner.model.problem import CompiledGroup, open_nodes
 from extender.core.planner.plan_types import (
     AddedNodes,

@@ -16,7 +16,6 @@ from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey
 from extender.core.model.message_formatting import counted
-from extender.core.planner.model.node_scores import uncounted_preferences
 from extender.core.planner.model.node_table import Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, given
 from extender.core.planner.plan_types import (
@@ -35,6 +34,7 @@ from extender.core.planner.plan_types import (
     object_key,
     waiting_reasons,
 )
+from extender.core.planner.solve.compactness import uncounted_preferences
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved
 

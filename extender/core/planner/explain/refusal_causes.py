@@ -21,15 +21,16 @@ from msgspec import UNSET, UnsetType
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.pods import NodeSelector, PodShape, Toleration
 from extender.core.planner.model.interpod_constraints import rule_text
-from extender.core.planner.model.node_filters import (
+from extender.core.planner.model.node_table import (
     CORDON,
+    Ints,
+    NodeTable,
     selected,
     tolerated,
     tolerates,
     without_selectors,
     without_volumes,
 )
-from extender.core.planner.model.node_table import Ints, NodeTable
 from extender.core.planner.model.problem import (
     CompiledGroup,
     LeftOut,

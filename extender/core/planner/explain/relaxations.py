@@ -22,8 +22,7 @@ from extender.core.model.message_formatting import counted, join_names
 from extender.core.model.pods import PodRule, PodShape
 from extender.core.planner.explain.additional_nodes import more_nodes, with_added
 from extender.core.planner.explain.refusal_causes import closed_texts, diagnose, volume_text
-from extender.core.planner.model.node_filters import without_selectors, without_volumes
-from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.model.node_table import NodeTable, without_selectors, without_volumes
 from extender.core.planner.model.problem import (
     NOTHING_NEW,
     LeftOut,

@@ -16,8 +16,14 @@ import numpy as np
 
 from extender.core.model.ids import GroupKey
 from extender.core.model.pods import PodRule
-from extender.core.planner.model.node_filters import selected, tolerated
-from extender.core.planner.model.node_table import FIT_MAX, Bools, Ints, NodeTable
+from extender.core.planner.model.node_table import (
+    FIT_MAX,
+    Bools,
+    Ints,
+    NodeTable,
+    selected,
+    tolerated,
+)
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, PlanRule, admissible, is_leaf
 
 Shapes = frozenset[int]

@@ -19,14 +19,6 @@ from extender.core.model.message_formatting import join_names
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pods import PodShape
 from extender.core.planner.model.interpod_constraints import InterpodConstraints, compile_rules
-from extender.core.planner.model.node_filters import (
-    free_ports,
-    port_axes,
-    port_request,
-    selected,
-    tolerated,
-    without_volumes,
-)
 from extender.core.planner.model.node_table import (
     FIT_MAX,
     Bools,
@@ -35,6 +27,12 @@ from extender.core.planner.model.node_table import (
     NodeTable,
     PodBounds,
     count_fitting,
+    free_ports,
+    port_axes,
+    port_request,
+    selected,
+    tolerated,
+    without_volumes,
 )
 from extender.core.planner.plan_types import (
     Changes,

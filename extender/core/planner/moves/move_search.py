@@ -20,8 +20,7 @@ import numpy as np
 from extender.core.model.ids import GroupKey
 from extender.core.model.message_formatting import counted
 from extender.core.model.quantities import add_amounts
-from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import Bools, Ints, NodeTable
+from extender.core.planner.model.node_table import Bools, Ints, NodeTable, may_run
 from extender.core.planner.moves.move_types import (
     NO_SEARCH,
     Move,

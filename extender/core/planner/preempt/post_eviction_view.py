@@ -22,8 +22,16 @@ from msgspec import UNSET, UnsetType
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import HostPort, PodShape
 from extender.core.planner.model.interpod_constraints import SpreadDomains, compile_rules
-from extender.core.planner.model.node_filters import ANY_ADDRESS, may_run, port_axes, port_request
-from extender.core.planner.model.node_table import Bools, Ints, NodeTable, count_fitting
+from extender.core.planner.model.node_table import (
+    ANY_ADDRESS,
+    Bools,
+    Ints,
+    NodeTable,
+    count_fitting,
+    may_run,
+    port_axes,
+    port_request,
+)
 from extender.core.planner.model.problem import PlacementProblem, compile_request
 from extender.core.planner.plan_types import (
     Evictable,

@@ -13,11 +13,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from extender.core.planner.model.interpod_constraints import ConstraintLedger
-from extender.core.planner.model.node_scores import domain_scores
 from extender.core.planner.model.node_table import Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds
-from extender.core.planner.solve.compactness import Compactness, DomainKey
+from extender.core.planner.solve.compactness import Compactness, DomainKey, domain_scores
 
 # --- the order in which candidates are tried
 Strategy = Literal["compact", "full", "roomy", "tight", "listed"]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extender.core.planner.model.node_scores import node_scores
 from extender.core.planner.model.node_table import Ints, NodeTable
 from extender.core.planner.model.problem import (
     CompiledGroup,
@@ -18,6 +17,7 @@ from extender.core.planner.model.problem import (
 )
 from extender.core.planner.model.upper_bounds import UpperBounds, bound_all
 from extender.core.planner.plan_types import PlanRequest, WishOutcome
+from extender.core.planner.solve.compactness import node_scores
 from extender.core.planner.solve.cp_sat_placement import solve_exactly
 from extender.core.planner.solve.greedy_placement import (
     STRATEGIES,

@@ -11,8 +11,8 @@ import yaml
 
 from extender.cluster.manifests.manifest_loader import load
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
+from extender.core.model.nodes import SliceLevel
 from extender.core.model.pod_groups import build_forest
-from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.workloads.kind_table import BY_KIND, OBJECT_KINDS
 from extender.core.workloads.workload_object import GROUP_LABEL, LEAF_LABEL, TREE_LABEL
 from tests.support.planning.controller_records import NAMES, record

@@ -27,6 +27,7 @@ from extender.cluster.read.object_decoding import (
 from extender.cluster.read.pod_conversion import ended, pod_of, requests_of
 from extender.cluster.read.priority_classes import Priorities
 from extender.core.model.errors import BadInput
+from extender.core.model.nodes import ExclusiveDomain, NearGroup, SchedulingConstraints, SliceLevel
 from extender.core.model.pods import (
     AboutPods,
     HostPort,
@@ -38,12 +39,6 @@ from extender.core.model.pods import (
     SelectorTerm,
     SoftRules,
     Toleration,
-)
-from extender.core.model.scheduling_constraints import (
-    ExclusiveDomain,
-    NearGroup,
-    SchedulingConstraints,
-    SliceLevel,
 )
 from extender.core.workloads.tree_compiler import GroupSpec, constraint_fields
 from tests.support.service.manifest_builders import a_group, a_node, a_pod, an_object

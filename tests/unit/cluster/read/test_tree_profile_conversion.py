@@ -10,7 +10,7 @@ import yaml
 from extender.cluster import types as api
 from extender.cluster.read.object_decoding import convert, profile_of
 from extender.core.model.errors import BadInput
-from extender.core.model.scheduling_constraints import ExclusiveDomain, SliceLevel
+from extender.core.model.nodes import ExclusiveDomain, SliceLevel
 from extender.core.workloads.tree_policy import KindPolicy, NearRole, TreeProfile
 
 PROFILE = """

@@ -11,18 +11,18 @@ from extender.cluster.manifests.plan_request_body import answer_moves_to_apply
 from extender.control.actuators import move_controller
 from extender.control.actuators.move_controller import POLICY, MovesPolicy
 from extender.core.holds.hold_planning import HELD_FOR_MOVES
-from extender.core.log.capacity_claim import CapacityClaim, claims_by_node
+from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.events import GangExtended, MoveCompleted, MovesEnded, MovesPlanned, PodBound
 from extender.core.log.moves_state import after_event
-from extender.core.log.reservation_state import CapacityHold
+from extender.core.log.reservation_state import CapacityHold, claims_by_node
 from extender.core.model.errors import BadInput, ClusterUnavailable, NotFound
 from extender.core.model.ids import GroupKey, NodeName
+from extender.core.model.message_formatting import rfc3339
 from extender.core.model.nodes import Taint
 from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.core.planner.moves.move_types import Move
 from extender.core.preempt.moves_lifecycle import lost_place
 from extender.queries.log.decision_replay import replay_decision
-from extender.queries.log.event_dto import rfc3339
 from extender.queries.plan.moves_query import MovesInput, moves_under_way, planned_moves
 from extender.queries.plan.plan_query import PlanInput
 from extender.queries.state.state_dto import Scope

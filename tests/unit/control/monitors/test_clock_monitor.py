@@ -6,7 +6,7 @@ import pytest
 
 from extender.control.monitors.clock_monitor import ClockMonitor
 from extender.core.log.events import ClockStepped, GangAdmitted, ReservationReleased
-from extender.queries.log.event_dto import rfc3339
+from extender.core.model.message_formatting import rfc3339
 from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.state_dto import Scope
 from extender.runtime.database_clock import DatabaseClock

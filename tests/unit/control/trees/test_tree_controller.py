@@ -11,7 +11,7 @@ import pytest
 from extender.control.trees.tree_controller import TreeController
 from extender.core.log.events import TreeCompiled, TreeRefused, TreeRetired
 from extender.core.model.errors import ClusterUnavailable, CorruptLog
-from extender.core.model.scheduling_constraints import NearGroup
+from extender.core.model.nodes import NearGroup
 from extender.core.workloads.tree_policy import KindPolicy, TreeProfile
 from extender.queries.log.decision_replay import replay_decision
 from tests.support.service.fake_workloads import FakeWorkloads

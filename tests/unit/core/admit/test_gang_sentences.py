@@ -14,7 +14,7 @@ from extender.core.admit.gang_sentences import (
 from extender.core.log.reservation_state import LastDecision
 from extender.core.model.ids import Position
 from extender.core.model.message_formatting import spaced
-from extender.queries.explain.gang_checks import Finding
+from extender.queries.explain.object_explanation import Finding
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_node, a_pod
 from tests.unit.control.actuators.test_nominator import reported

@@ -17,8 +17,7 @@ from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.log.events import GangAdmitted, GangExtended
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName, PlanId
-from extender.core.model.nodes import Taint
-from extender.core.model.scheduling_constraints import SchedulingConstraints
+from extender.core.model.nodes import SchedulingConstraints, Taint
 from extender.core.planner.plan_types import PLANNER_VERSION, NodeRejection, Plan, Refusal
 from extender.core.planner.planning import plan
 from tests.support.service.fakes import FakeCluster, forest_of

@@ -17,8 +17,8 @@ from extender.core.capacity.capacity_claims import (
     held_by_preemptor,
     not_free,
 )
-from extender.core.log.capacity_claim import CapacityClaim, claims_by_node
-from extender.core.log.reservation_state import EMPTY, PendingPreemption
+from extender.core.log.capacity_claim import CapacityClaim
+from extender.core.log.reservation_state import EMPTY, PendingPreemption, claims_by_node
 from extender.core.model.ids import Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.verbs.filter_and_prioritize import free_beside_held
 from tests.support.hypothesis_profile import examples

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from extender.core.model.scheduling_constraints import NEAR_MAX, NearGroup
+from extender.core.model.nodes import NEAR_MAX, NearGroup
 from extender.core.workloads.kind_table import BY_KIND, kind_of_pod, leaf_of_pod
 from extender.core.workloads.kinds.disaggregatedset_kind import REVISION_LABEL, ROLE_LABEL
 from extender.core.workloads.name_rules import joined_name

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.core.model.nodes import ExclusiveDomain, SliceLevel
 from extender.core.model.pod_groups import CHILDREN_MAX, DEPTH_MAX
-from extender.core.model.scheduling_constraints import ExclusiveDomain, SliceLevel
 from extender.core.workloads.kind_table import BY_KIND
 from extender.core.workloads.tree_compiler import CompileRequest, compile_tree, workload_parts
 from extender.core.workloads.tree_parts import Composite, ExistingGroup, Leaf, LeafUse, leaves_of

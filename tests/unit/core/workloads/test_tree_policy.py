@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.core.model.scheduling_constraints import ExclusiveDomain
+from extender.core.model.nodes import ExclusiveDomain
 from extender.core.workloads.tree_policy import (
     DEFAULT_PROFILE,
     InvalidPolicy,

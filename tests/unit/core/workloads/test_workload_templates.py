@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extender.core.model.scheduling_constraints import NearGroup
+from extender.core.model.nodes import NearGroup
 from extender.core.workloads.tree_parts import LeafUse
 from extender.core.workloads.workload_object import WorkloadObject
 from tests.support.planning.workload_builders import (

@@ -30,8 +30,8 @@ from extender.core.log.events import (
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
 from extender.core.model.pods import SUCCEEDED
 from extender.core.workloads.tree_compiler import GroupSpec
-from extender.queries.explain import object_explanation, past_explanation
-from extender.queries.explain.gang_checks import held_refusal
+from extender.queries.explain import past_explanation
+from extender.queries.explain.object_explanation import ObjectReader, held_refusal
 from tests.support.document_outputs import DOCS, fixed_parts
 from tests.support.logs.short_log import GPUS, admitted, at_us, bound, events
 from tests.unit.queries.explain.test_past_explanation import asking
@@ -139,7 +139,7 @@ async def test_every_first_line_of_the_past_is_there() -> None:
     found = "\n".join(await lines())
     missing = set()
     parts = set(THEN) - {THEN.no_reason}
-    for source in (past_explanation, object_explanation, held_refusal):
+    for source in (past_explanation, ObjectReader, held_refusal):
         parts |= fixed_parts(ast.parse(inspect.getsource(source)))
     for part in map(str.strip, parts):
         if len(part) >= FEW and "`" not in part and part not in found:

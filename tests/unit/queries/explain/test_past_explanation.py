@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from extender.core.model.errors import BadInput, NotFound
+from extender.core.model.message_formatting import rfc3339
 from extender.queries.explain.explanation import CHECKS
 from extender.queries.explain.name_lookup import parse_name
 from extender.queries.explain.past_explanation import PastExplanations
-from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.state_report import ORDINARY
 from tests.support.logs.fake_store import FakeEventLog, FakeEventQueries, FakeSnapshots

@@ -41,7 +41,6 @@ from extender.core.workloads.workload_object import TREE_LABEL
 from extender.http.web.health import Health
 from extender.queries.explain import (
     explain_service,
-    gang_checks,
     object_explanation,
 )
 from extender.queries.explain.explain_service import ExplainService
@@ -798,7 +797,7 @@ def test_every_state_has_an_output() -> None:
 
 
 # Modules with first lines
-WRITTEN_IN = (gang_sentences, gang_checks, explain_service, object_explanation)
+WRITTEN_IN = (gang_sentences, explain_service, object_explanation)
 WRITTEN_BY = ("_text", "_not_found", "waits")  # ends of the names of functions
 
 
@@ -845,7 +844,7 @@ ELSEWHERE = {
 
 def test_every_pause_is_in_a_page() -> None:
     """Both are written by `explain`, and a page has what they follow from."""
-    assert first_lines(gang_checks) >= PAUSES
+    assert first_lines(object_explanation) >= PAUSES
     pages = [path.read_text() for path in DOCUMENT.paths()]
     assert all(any(f"*{pause}" in page for page in pages) for pause in PAUSES)
 

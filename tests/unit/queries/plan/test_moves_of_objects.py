@@ -12,12 +12,12 @@ import pytest
 from extender.cluster.manifests.plan_request_body import answer_moves_request
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey
+from extender.core.model.message_formatting import parse_time, rfc3339
 from extender.core.model.pods import CHECKPOINT_ANNOTATION, RUNS_FOR, PodShape
 from extender.core.planner.moves import move_search
 from extender.core.planner.moves.move_search import compile_moves, moves_in_order
 from extender.core.planner.moves.move_types import Mover, MovesRequest
 from extender.core.planner.plan_types import PlanNode
-from extender.queries.log.event_dto import parse_time, rfc3339
 from extender.queries.plan.moves_dto import MovesAnswer, MovesQuestion
 from extender.queries.plan.moves_query import MovesInput, answer_moves, moves_input
 from extender.queries.plan.plan_query import PlanInput

@@ -11,8 +11,8 @@ from extender.core.log.reservation_state import EMPTY
 from extender.core.log.state_projector import fold
 from extender.core.model.errors import BadInput, NotFound
 from extender.core.model.ids import NodeName, Position
+from extender.core.model.message_formatting import rfc3339
 from extender.ports.log_ports import LogHead
-from extender.queries.log.event_dto import rfc3339
 from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.state_dto import Scope, scope_of
 from extender.queries.state.state_report import ORDINARY, build_state_report, compare

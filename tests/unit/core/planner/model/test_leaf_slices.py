@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.scheduling_constraints import SliceLevel
+from extender.core.model.nodes import SliceLevel
 from extender.core.planner.plan_types import (
     RANK_STEP,
     PlanBound,

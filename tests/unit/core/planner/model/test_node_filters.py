@@ -14,8 +14,7 @@ from extender.core.model.pods import (
     SelectorTerm,
     Toleration,
 )
-from extender.core.planner.model.node_filters import may_run
-from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.model.node_table import NodeTable, may_run
 from extender.core.planner.plan_types import (
     NodeRejection,
     Plan,

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.nodes import Taint
+from extender.core.model.nodes import SliceLevel, Taint
 from extender.core.model.pods import PodShape, Toleration
-from extender.core.model.scheduling_constraints import SliceLevel
 from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import (
     Evictable,
