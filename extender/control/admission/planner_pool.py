@@ -34,7 +34,7 @@ AT_ONCE_STEPS = 10_000
 AT_ONCE_RULES_MAX = 100  # pairs of shape and rule between pods
 # pairs of group and node; an explanation takes some milliseconds up to there
 EXPLAINED_AT_ONCE_MAX = 20_000
-SOLVER = "ortools.sat.python.cp_model"  # takes a second to load, so only the worker loads it
+SOLVER = "ortools.sat.python.cp_model_helper"  # takes 20 MB, so only the worker loads it
 T = TypeVar("T")
 
 

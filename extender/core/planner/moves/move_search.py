@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -47,10 +47,10 @@ from extender.core.planner.preempt.post_eviction_view import (
     without,
 )
 from extender.core.planner.preempt.victim_search import BUDGETS, NoPreemption, preempt
-from extender.core.planner.solve.cp_sat_placement import ROWS_PER_STEP, solve_model, steps_of
+from extender.core.planner.solve.integer_program import ROWS_PER_STEP, IntegerProgram, Response
 
 if TYPE_CHECKING:
-    from ortools.sat.python import cp_model
+    from ortools.sat.python.cp_model_helper import IntVar, LinearExpr
 
 
 # --- the request compiled to arrays
@@ -299,26 +299,26 @@ class _Movers:
     def __init__(
         self,
         problem: MoveProblem,
-        model: cp_model.CpModel,
+        program: IntegerProgram,
         movers: Iterable[int],
-        moved: Mapping[int, cp_model.IntVar] | None = None,
+        moved: Mapping[int, IntVar] | None = None,
     ) -> None:
         self.problem = problem
-        self.model = model
-        self.moved: dict[int, cp_model.IntVar] = {}
-        self.to: dict[int, dict[int, cp_model.IntVar]] = {}
-        self.coming: dict[int, list[tuple[int, cp_model.IntVar]]] = {}
+        self.program = program
+        self.moved: dict[int, IntVar] = {}
+        self.to: dict[int, dict[int, IntVar]] = {}
+        self.coming: dict[int, list[tuple[int, IntVar]]] = {}
         self.leaving: dict[int, list[int]] = {}
         for i in movers:
-            self.moved[i] = model.new_bool_var("") if moved is None else moved[i]
+            self.moved[i] = program.new_bool_var() if moved is None else moved[i]
             nodes: list[int] = np.flatnonzero(problem.allowed[i]).tolist()
-            self.to[i] = {node: model.new_bool_var("") for node in nodes}
-            model.add(sum(self.to[i].values()) == self.moved[i])
+            self.to[i] = {node: program.new_bool_var() for node in nodes}
+            program.add(sum(self.to[i].values()) == self.moved[i])
             for node, variable in self.to[i].items():
                 self.coming.setdefault(node, []).append((i, variable))
             self.leaving.setdefault(int(problem.at[i]), []).append(i)
 
-    def limit_nodes(self, others: dict[int, list[tuple[Ints, cp_model.IntVar]]]) -> None:
+    def limit_nodes(self, others: dict[int, list[tuple[Ints, IntVar]]]) -> None:
         """Limit what comes to a node, moved pods and others, to what is free there and what leaves.
 
         Args:
@@ -338,31 +338,32 @@ class _Movers:
                 taken = sum(amount * variable for amount, variable in asking)
                 back = sum(int(problem.frees[i, axis]) * self.moved[i] for i in leaving)
                 if free >= 0:
-                    self.model.add(taken <= free + back)
+                    self.program.add(taken <= free + back)
                     continue
-                used = self.model.new_bool_var("")  # overcommitted: that counts only if a pod comes
-                self.model.add(taken <= free + back).only_enforce_if(used)
+                used = self.program.new_bool_var()  # overcommitted: that counts only if a pod comes
+                self.program.add(taken <= free + back, only_if=used)
                 for _, variable in asking:
-                    self.model.add(variable == 0).only_enforce_if(~used)
+                    self.program.add(variable == 0, only_if=~used)
 
     @property
     def scale(self) -> int:
         """Return what one move counts in the objective: more than the weights of all together."""
         return sum(self.problem.weights[i] for i in self.moved) + 1
 
-    def objective(self, asked: Iterable[int] = ()) -> Any:  # noqa: ANN401 -- an expression of the solver
+    def objective(self, asked: Iterable[int] = ()) -> LinearExpr:
         """Return the number of moves, and after it the sum of the priorities; before both how many of `asked` stay."""
         scale = self.scale
         most = scale * (len(self.moved) + 1)
-        cost = sum((scale + self.problem.weights[i]) * moved for i, moved in self.moved.items())
+        costs = [scale + self.problem.weights[i] for i in self.moved]
+        cost = self.program.weighted_sum(list(self.moved.values()), costs)
         return cost + sum(most * (1 - self.moved[i]) for i in asked)
 
-    def targets(self, solver: cp_model.CpSolver) -> Targets:
+    def targets(self, response: Response) -> Targets:
         """Return the moves of a solution."""
         return {
-            i: next(node for node, variable in nodes.items() if solver.boolean_value(variable))
+            i: next(node for node, variable in nodes.items() if response.value(variable))
             for i, nodes in self.to.items()
-            if solver.boolean_value(self.moved[i])
+            if response.value(self.moved[i])
         }
 
     def exclude(self, targets: Targets) -> None:
@@ -377,7 +378,7 @@ class _Movers:
 
     def _not_all(self, targets: Targets, unless: Iterable[int]) -> None:
         chosen = [self.to[i][node] for i, node in targets.items()]
-        self.model.add(sum(chosen) <= len(chosen) - 1 + sum(self.moved[i] for i in unless))
+        self.program.add(sum(chosen) <= len(chosen) - 1 + sum(self.moved[i] for i in unless))
 
     def solve(self, limit: int, asked: Sequence[int] = ()) -> ExactMoves:
         """Minimise the objective, over moves that have an order.
@@ -388,19 +389,20 @@ class _Movers:
         budget = self.problem.request.budget
         # a larger one allows all, and may be no number of the solver
         if 0 < budget < len(self.moved):
-            self.model.add(sum(self.moved.values()) <= budget)
-        self.model.minimize(self.objective(asked))
-        steps, least = len(self.model.proto.variables) // ROWS_PER_STEP, 0
+            self.program.add(sum(self.moved.values()) <= budget)
+        self.program.minimize(self.objective(asked))
+        steps, least = len(self.program.proto.variables) // ROWS_PER_STEP, 0
         for _ in range(ORDERS_MAX):
-            outcome, solver = solve_model(self.model, limit - steps, linearization_level=1)
-            steps += steps_of(solver)
+            response = self.program.solve(limit - steps, linearization_level=1)
+            outcome = response.outcome
+            steps += response.steps
             if outcome == "none":
                 return ExactMoves(None, least, proved=True, steps=steps)
             if outcome == "unknown":
                 break
             if not asked:
-                least = max(least, int(solver.best_objective_bound + 0.5) // self.scale)
-            targets = self.targets(solver)
+                least = max(least, int(response.proto.best_objective_bound + 0.5) // self.scale)
+            targets = self.targets(response)
             try:
                 order = moves_in_order(self.problem, targets, ORDER_STEPS)
             except OverLimit:
@@ -426,23 +428,21 @@ def empty_exactly(
         sets: The nodes of each set; all pods on them are movers.
         count: How many of the sets; 0: all, as far as their pods have a place elsewhere.
     """
-    from ortools.sat.python import cp_model
-
     if limit <= 0 or _too_large(problem, movers):
         return None
-    model = cp_model.CpModel()
-    pods = _Movers(problem, model, movers)
-    emptied = [model.new_bool_var("") if count else model.new_constant(1) for _ in sets]
+    program = IntegerProgram()
+    pods = _Movers(problem, program, movers)
+    emptied = [program.new_bool_var() if count else program.new_int_var(1, 1) for _ in sets]
     if count:
-        model.add(sum(emptied) == count)
+        program.add(sum(emptied) == count)
     asked: list[int] = []
     for nodes, empty in zip(sets, emptied, strict=True):
         on_nodes = [i for i in problem.on(nodes) if i in pods.moved]
         asked += on_nodes
         for i in on_nodes if count else ():
-            model.add(pods.moved[i] >= empty)
+            program.add(pods.moved[i] >= empty)
         for _, variable in (pair for node in nodes for pair in pods.coming.get(node, ())):
-            model.add(variable + empty <= 1)
+            program.add(variable + empty <= 1)
     pods.limit_nodes({})
     solved = pods.solve(limit, () if count else sorted(set(asked)))
     if solved.order is not None:
@@ -468,9 +468,9 @@ class _TreeAndMoves(EvictionModel):
         """Return the nodes that a pod can be moved to."""
         return np.flatnonzero(self.moves.allowed.any(axis=0))
 
-    def _node_capacities(self, users: dict[int, list[tuple[int, cp_model.IntVar]]]) -> None:
+    def _node_capacities(self, users: dict[int, list[tuple[int, IntVar]]]) -> None:
         asks = [self.moves.capacity.requests(shape) for shape in self.problem.shapes]
-        self.pods = _Movers(self.moves, self.model, sorted(self.evicted), self.evicted)
+        self.pods = _Movers(self.moves, self.program, sorted(self.evicted), self.evicted)
         self.pods.limit_nodes(
             {node: [(asks[kind], v) for kind, v in pairs] for node, pairs in users.items()}
         )

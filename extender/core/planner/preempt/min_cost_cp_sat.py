@@ -21,18 +21,14 @@ from extender.core.planner.model.problem import PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.preempt.candidate_domains import Promising
 from extender.core.planner.preempt.post_eviction_view import PostEvictionView, VictimCost
-from extender.core.planner.solve.cp_sat_placement import (
-    ROWS_PER_STEP,
-    PlacementModel,
-    solve_model,
-    steps_of,
-)
+from extender.core.planner.solve.cp_sat_placement import PlacementModel
 from extender.core.planner.solve.greedy_placement import Solution
+from extender.core.planner.solve.integer_program import ROWS_PER_STEP, Response
 from extender.core.planner.solve.node_classes import NodeClass, make_node_classes
 from extender.core.planner.solve.solver_pipeline import size
 
 if TYPE_CHECKING:
-    from ortools.sat.python import cp_model
+    from ortools.sat.python.cp_model_helper import IntVar, LinearExpr
 
 # Fraction of the budget for building the model: one that takes more is too large to be solved with the rest.
 BUILD_SHARE = 2
@@ -61,7 +57,7 @@ class CheapestVictims:
 class _Part:
     """A part of the cost as a linear expression."""
 
-    variables: list[cp_model.IntVar]
+    variables: list[IntVar]
     factors: list[int]
     most: int
 
@@ -149,7 +145,7 @@ def _models(
             continue
         model = EvictionModel(eviction_view, problem, units, min_pods, cleared)
         fits = model.build(share // BUILD_SHARE)
-        built = model.built()
+        built = model.program.built()
         answer.steps += min(built, share)
         if not fits:
             answer.proved = False
@@ -193,7 +189,7 @@ class EvictionModel(PlacementModel):
         barred += [np.flatnonzero(domain.nodes) for domain in self.near]
         touched = np.unique(np.concatenate([eviction_view.node[self.rows], *barred, self._apart()]))
         super().__init__(problem, bound_all(problem), _cells(problem, touched))
-        self.evicted = {i: self.model.new_bool_var("") for i in np.flatnonzero(units).tolist()}
+        self.evicted = {i: self.program.new_bool_var() for i in np.flatnonzero(units).tolist()}
 
     def _apart(self) -> Ints:
         """Return further nodes that are not merged with equal ones."""
@@ -222,21 +218,21 @@ class EvictionModel(PlacementModel):
         """Build the model; return False if that costs more than a number of search nodes."""
         if not super().build(limit):
             return False
-        users: dict[int, list[tuple[int, cp_model.IntVar]]] = {}
+        users: dict[int, list[tuple[int, IntVar]]] = {}
         for _, kind, number, variable in self.placed():
             for node in self.cells[number].nodes if self.cells[number].slots is None else ():
                 users.setdefault(node, []).append((kind, variable))
         self._node_capacities(users)
-        if self.built() > limit:
+        if self.program.built() > limit:
             return False
         self._claims()
         self._barriers()
         self._nearness()
         if self.min_pods:
-            self.model.add(self.all_placed() >= self.min_pods)
+            self.program.add(self.all_placed() >= self.min_pods)
         return True
 
-    def _node_capacities(self, users: dict[int, list[tuple[int, cp_model.IntVar]]]) -> None:
+    def _node_capacities(self, users: dict[int, list[tuple[int, IntVar]]]) -> None:
         """Limit pods on a node to its free capacity plus what evicted units free."""
         eviction_view = self.eviction_view
         rows: dict[int, list[int]] = {}
@@ -248,18 +244,18 @@ class EvictionModel(PlacementModel):
                 asks = [int(self.problem.requests[k, axis]) for k, _ in pods]
                 if not any(asks):
                     continue
-                taken = self.cp.LinearExpr.weighted_sum([v for _, v in pods], asks)
+                taken = self.program.weighted_sum([v for _, v in pods], asks)
                 backs = [int(eviction_view.back[r, axis]) for r in node_rows]
                 units = [self.evicted[int(eviction_view.unit[r])] for r in node_rows]
-                back = self.cp.LinearExpr.weighted_sum(units, backs)
+                back = self.program.weighted_sum(units, backs)
                 free = int(eviction_view.capacity.free[node, axis])
                 if free >= 0:
-                    self.model.add(taken <= free + back)
+                    self.program.add(taken <= free + back)
                     continue
                 # overcommitted: constrained only if a pod is placed here
-                used = self.model.new_bool_var("")
-                self.model.add(taken <= free + back - free * (1 - used))
-                self.model.add(taken <= max(free + sum(backs), 0) * used)
+                used = self.program.new_bool_var()
+                self.program.add(taken <= free + back - free * (1 - used))
+                self.program.add(taken <= max(free + sum(backs), 0) * used)
 
     def _claims(self) -> None:
         """Forbid pods with a claim as long as a unit that holds it is not evicted."""
@@ -268,7 +264,7 @@ class EvictionModel(PlacementModel):
         for _, kind, _, variable in self.placed():
             for unit, claims in claims_of:
                 if claims & self.problem.claims[kind]:
-                    self.model.add(variable <= self.evicted[unit])
+                    self.program.add(variable <= self.evicted[unit])
 
     def _barriers(self) -> None:
         """Forbid pods on the nodes of a barrier as long as its unit is not evicted."""
@@ -277,29 +273,29 @@ class EvictionModel(PlacementModel):
                 barred = self.problem.kinds[kind] in barrier.shapes
                 if barred and barrier.nodes[self.cells[cell].nodes[0]]:
                     most = sum(g.size for g in leaves.twins)
-                    self.model.add(variable <= most * self.evicted[barrier.unit])
+                    self.program.add(variable <= most * self.evicted[barrier.unit])
 
     def _nearness(self) -> None:
         """Allow pods with an affinity only beside counted pods that stay, or let all of these go."""
         for rule in self.cleared:
             for unit in self.eviction_view.counts_of(rule):
-                self.model.add(self.evicted[unit] == 1)
+                self.program.add(self.evicted[unit] == 1)
         every = sum(g.size for g in self.problem.groups)
         for place in self.near:
-            allowed = self.model.new_bool_var("")
+            allowed = self.program.new_bool_var()
             stay = [(1 - self.evicted[unit]) * pods for unit, pods in place.pods.items()]
-            self.model.add(allowed <= self.cp.LinearExpr.sum(stay))
+            self.program.add(allowed <= self.program.sum(stay))
             pods = [
                 variable
                 for _, kind, cell, variable in self.placed()
                 if self.problem.kinds[kind] in place.shapes
                 and place.nodes[self.cells[cell].nodes[0]]
             ]
-            self.model.add(self.cp.LinearExpr.sum(pods) <= every * allowed)
+            self.program.add(self.program.sum(pods) <= every * allowed)
 
-    def _starts(self, rule: SpreadDomains) -> tuple[Sequence[cp_model.LinearExprT], int]:
+    def _starts(self, rule: SpreadDomains) -> tuple[Sequence[LinearExpr], int]:
         """Return the pods per domain that stay, before any member is placed, and their sum at most."""
-        starts: list[cp_model.LinearExprT] = rule.start.tolist()
+        starts: list[LinearExpr] = rule.start.tolist()
         counted = int(rule.start.sum())
         for unit, pods in self.eviction_view.counts_of(rule.rule).items():
             for pod in pods if unit in self.evicted else ():
@@ -337,11 +333,11 @@ class EvictionModel(PlacementModel):
             most = sum(pods for _, pods in pairs) - allowed
             if most <= 0:
                 continue
-            over = self.model.new_int_var(0, most, "")
-            taken = self.cp.LinearExpr.weighted_sum(
+            over = self.program.new_int_var(0, most)
+            taken = self.program.weighted_sum(
                 [self.evicted[i] for i, _ in pairs], [pods for _, pods in pairs]
             )
-            self.model.add(over >= taken - allowed)
+            self.program.add(over >= taken - allowed)
             part.variables.append(over)
             part.factors.append(1)
             part.most += most
@@ -350,9 +346,9 @@ class EvictionModel(PlacementModel):
     def _highest(self, running: list[int]) -> _Part:
         levels = sorted({self.eviction_view.units[i].priority for i in running})
         rank = {priority: n for n, priority in enumerate(levels, start=1)}
-        top = self.model.new_int_var(0, len(levels), "")
+        top = self.program.new_int_var(0, len(levels))
         for i in running:
-            self.model.add(top >= rank[self.eviction_view.units[i].priority] * self.evicted[i])
+            self.program.add(top >= rank[self.eviction_view.units[i].priority] * self.evicted[i])
         return _Part([top], [1], len(levels))
 
     def _broken(self, running: list[int]) -> _Part:
@@ -363,7 +359,7 @@ class EvictionModel(PlacementModel):
         for i in running:
             for leaf, members in self.cost_model.lost[i].items():
                 lost.setdefault(leaf, []).append((i, members))
-        fallen: dict[int, cp_model.IntVar] = {}
+        fallen: dict[int, IntVar] = {}
         below_of: dict[int, list[int]] = {}
         for index, gang in enumerate(gangs):
             below_of.setdefault(gang.parent, []).append(index)
@@ -382,11 +378,11 @@ class EvictionModel(PlacementModel):
             required = [fallen[c] for c in children if c in fallen and gangs[c].required]
             if most <= spare and not required:
                 continue
-            fallen[index] = self.model.new_bool_var("")
-            away = self.cp.LinearExpr.weighted_sum([v for v, _ in terms], [n for _, n in terms])
-            self.model.add(away <= spare + max(most - spare, 0) * fallen[index])
+            fallen[index] = self.program.new_bool_var()
+            away = self.program.weighted_sum([v for v, _ in terms], [n for _, n in terms])
+            self.program.add(away <= spare + max(most - spare, 0) * fallen[index])
             for child in required:
-                self.model.add_implication(child, fallen[index])
+                self.program.add_implication(child, fallen[index])
             if gang.counts:
                 part.variables.append(fallen[index])
                 part.factors.append(1)
@@ -399,48 +395,42 @@ class EvictionModel(PlacementModel):
         """Minimise the parts of the cost in order; several at once if their ranges fit into one objective."""
         self._hint(hint[1])
         for unit, variable in self.evicted.items():
-            self.model.add_hint(variable, bool(hint[0][unit]))
+            self.program.add_hint(variable, bool(hint[0][unit]))
         best = CheapestVictims(None, {}, proved=True, steps=0)
         for part in _joined([p for p in self._parts() if not p.void]):
-            expression = self.cp.LinearExpr.weighted_sum(part.variables, part.factors)
-            self.model.minimize(expression)
-            outcome, solver = solve_model(self.model, limit - best.steps)
-            best.steps += steps_of(solver)
+            expression = self.program.weighted_sum(part.variables, part.factors)
+            self.program.minimize(expression)
+            response = self.program.solve(limit - best.steps)
+            outcome = response.outcome
+            best.steps += response.steps
             if outcome == "none" and len(self.eviction_view.counting):
                 return best  # the set found first has its rules in another regime
             if outcome in {"best", "found"}:
-                best.evicted, best.solution = self._evicted(solver), self._read(solver)
+                best.evicted, best.solution = self._evicted(response), self._read(response)
             if outcome != "best" or best.steps >= limit:
                 best.proved = False
                 return best
-            self.model.add(expression <= round(solver.objective_value))
-            self._restart(solver)
+            self.program.add(expression <= round(response.proto.objective_value))
+            self.program.hint_all(response)
         return best
 
     def place(self, limit: int, *, maximise: bool) -> CheapestVictims:
         """Find any set, or one that allows the most pods."""
         if maximise:
-            self.model.maximize(self.all_placed())
-        outcome, solver = solve_model(self.model, limit)
-        steps = steps_of(solver)
+            self.program.maximize(self.all_placed())
+        response = self.program.solve(limit)
+        outcome, steps = response.outcome, response.steps
         if outcome in {"none", "unknown"}:
             return CheapestVictims(None, {}, proved=outcome == "none", steps=steps)
         proved = outcome == "best" or not maximise
         return CheapestVictims(
-            self._evicted(solver), self._read(solver), proved=proved, steps=steps
+            self._evicted(response), self._read(response), proved=proved, steps=steps
         )
 
-    def _evicted(self, solver: cp_model.CpSolver) -> Bools:
+    def _evicted(self, response: Response) -> Bools:
         evicted = np.zeros_like(self.units)
-        evicted[[i for i, v in self.evicted.items() if solver.boolean_value(v)]] = True
+        evicted[[i for i, v in self.evicted.items() if response.value(v)]] = True
         return evicted
-
-    def _restart(self, solver: cp_model.CpSolver) -> None:
-        """Use the solution for this part as the hint for the next."""
-        self.model.clear_hints()
-        for index in range(len(self.model.proto.variables)):
-            variable = self.model.get_int_var_from_proto_index(index)
-            self.model.add_hint(variable, solver.value(variable))
 
 
 def _least_size(view: PostEvictionView, problem: PlacementProblem, units: Bools) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -15,18 +15,20 @@ from extender.core.planner.model.interpod_constraints import AntiAffinityDomains
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds
 from extender.core.planner.solve.greedy_placement import Solution
+from extender.core.planner.solve.integer_program import (
+    ROWS_PER_STEP,
+    IntegerProgram,
+    Response,
+    SolveOutcome,
+)
 from extender.core.planner.solve.node_classes import NodeClass, make_node_classes
 
 if TYPE_CHECKING:
-    from ortools.sat.python import cp_model
+    from ortools.sat.python.cp_model_helper import IntVar, LinearExpr
 
-ROWS_PER_STEP = 6  # variables and constraints, built and presolved in the time of one search node
-STEPS_PER_UNIT = 20_000  # search nodes for one unit of the deterministic time of the solver
 EXTRAS_PART = 8  # fraction of the budget for extra members once the minimum is placed
 
-Users: TypeAlias = "list[tuple[int, cp_model.IntVar]]"  # kind and count of pods in a cell
-SolveOutcome = Literal["best", "found", "none", "unknown"]
-"""`best`: optimal. `found`: valid, perhaps not optimal. `none`: proved that no placement exists."""
+Users: TypeAlias = "list[tuple[int, IntVar]]"  # kind and count of pods in a cell
 
 
 @dataclass(slots=True)
@@ -49,10 +51,10 @@ class _Leaves:
 
     like: CompiledGroup
     twins: list[CompiledGroup]
-    taking_part: cp_model.IntVar
+    taking_part: IntVar
     # domain -> leaves in it; empty: a composite above chooses the domain, or none
-    by_domain: dict[int, cp_model.IntVar]
-    pods: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)  # kind, cell
+    by_domain: dict[int, IntVar]
+    pods: dict[tuple[int, int], IntVar] = field(default_factory=dict)  # kind, cell
 
 
 def solve_exactly(
@@ -63,10 +65,34 @@ def solve_exactly(
     Args:
         better_than: A placement to better, with a part of the limit; None: any placement of the minimum is enough.
     """
+    if _least_rows(problem, bounds) // ROWS_PER_STEP >= limit:  # what `search` returns, at once
+        return CpSatResult("unknown", {}, max(limit, 0))
     part = 1 if better_than is None else EXTRAS_PART
     return PlacementModel(problem, bounds).search(
         limit, better_than, optimise=better_than is not None, part=part
     )
+
+
+def _least_rows(problem: PlacementProblem, bounds: UpperBounds) -> int:
+    """Return how many variables and constraints the program has at least: those of the domains that its groups can choose."""
+    rows = 0
+    inside: set[int] = set()  # composites that choose a domain, and those below them
+    counted: set[int] = set()  # parents of a leaf that is counted: others may share its variables
+    for group in problem.groups:
+        outer, own = group.parent in inside, _own_level(problem, group)
+        if not group.leaf and (own or outer):
+            inside.add(group.index)
+        if own and group.alive and group.parent not in counted:
+            # a variable, and with a choice above it a limit, and what it is limited to
+            rows += int(np.count_nonzero(bounds.best[group.index] >= 0)) * (3 if outer else 1)
+            counted.update([group.parent] if group.leaf else ())
+    return rows
+
+
+def _own_level(problem: PlacementProblem, group: CompiledGroup) -> bool:
+    """Return whether a group chooses a domain of its own."""
+    above = problem.groups[group.parent].level.keys if group.parent >= 0 else ()
+    return group.level.keys != above or bool(group.exclusive)
 
 
 class PlacementModel:
@@ -75,10 +101,7 @@ class PlacementModel:
     def __init__(
         self, problem: PlacementProblem, bounds: UpperBounds, cells: list[NodeClass] | None = None
     ) -> None:
-        from ortools.sat.python import cp_model
-
-        self.cp = cp_model
-        self.model = cp_model.CpModel()
+        self.program = IntegerProgram()
         self.problem = problem
         self.bounds = bounds
         self.cells: list[NodeClass] = make_node_classes(problem) if cells is None else cells
@@ -90,17 +113,12 @@ class PlacementModel:
         self.where = {
             g.level.keys: g.level.domain[first].tolist() for g in problem.groups if g.alive
         }
-        self.active: dict[int, cp_model.IntVar] = {}  # composite -> takes part
-        self.chosen: dict[int, dict[int, cp_model.IntVar]] = {}  # composite -> domain -> chosen
+        self.active: dict[int, IntVar] = {}  # composite -> takes part
+        self.chosen: dict[int, dict[int, IntVar]] = {}  # composite -> domain -> chosen
         self.leaves: dict[int, _Leaves] = {}  # by the first of them
-        self.picked: dict[int, list[cp_model.IntVar]] = {}  # cell -> how often each pattern
+        self.picked: dict[int, list[IntVar]] = {}  # cell -> how often each pattern
 
     # --- building ----------------------------------------------------------------------------------
-
-    def built(self) -> int:
-        """Return what building the model costs, in search nodes."""
-        proto = self.model.proto
-        return (len(proto.variables) + len(proto.constraints)) // ROWS_PER_STEP
 
     def build(self, limit: int) -> bool:
         """Build the model; return False if that costs more than a number of search nodes."""
@@ -109,11 +127,11 @@ class PlacementModel:
                 self._composite(group)
         for twins in self._leaf_classes():
             self._leaf_class(twins)
-            if self.built() > limit:
+            if self.program.built() > limit:
                 return False
         for leaves in self.leaves.values():
             self._pods(leaves)
-            if self.built() > limit:
+            if self.program.built() > limit:
                 return False
         for group in self.problem.groups:
             if group.alive and not group.leaf:
@@ -143,7 +161,7 @@ class PlacementModel:
             index = self.problem.groups[index].parent
         return index
 
-    def _outer(self, group: CompiledGroup, domain: int) -> cp_model.IntVar | None:
+    def _outer(self, group: CompiledGroup, domain: int) -> IntVar | None:
         """Return the variable that is 1 if the domain that contains a domain of `group` is chosen above it."""
         if group.parent < 0:
             return None
@@ -152,83 +170,77 @@ class PlacementModel:
             return None
         keys = self.problem.groups[owner].level.keys
         up = self.problem.node_table.up(group.level.keys, keys)
-        never = self.model.new_int_var(0, 0, "")
+        never = self.program.new_int_var(0, 0)
         return self.chosen[owner].get(int(up[domain]), never)
 
     def _composite(self, group: CompiledGroup) -> None:
-        active = self.model.new_bool_var("")
+        active = self.program.new_bool_var()
         self.active[group.index] = active
         if group.parent < 0:
-            self.model.add(active == 1)
+            self.program.add(active == 1)
         else:
-            self.model.add_implication(active, self.active[group.parent])
-        if not self._own_level(group):
+            self.program.add_implication(active, self.active[group.parent])
+        if not _own_level(self.problem, group):
             return
         self.chosen[group.index] = self._by_domain(group, active, 1)
 
-    def _by_domain(
-        self, group: CompiledGroup, taking_part: cp_model.IntVar, size: int
-    ) -> dict[int, cp_model.IntVar]:
+    def _by_domain(self, group: CompiledGroup, taking_part: IntVar, size: int) -> dict[int, IntVar]:
         """Add how many of `size` groups like one are in each domain, inside those that are chosen above."""
         possible: list[int] = np.flatnonzero(self.bounds.best[group.index] >= 0).tolist()
-        by_domain = {domain: self.model.new_int_var(0, size, "") for domain in possible}
-        self.model.add(self.cp.LinearExpr.sum(list(by_domain.values())) == taking_part)
+        by_domain = {domain: self.program.new_int_var(0, size) for domain in possible}
+        self.program.add(self.program.sum(list(by_domain.values())) == taking_part)
         for domain, variable in by_domain.items():
             outer = self._outer(group, domain)
             if outer is not None:
-                self.model.add(variable <= size * outer)
+                self.program.add(variable <= size * outer)
         return by_domain
-
-    def _own_level(self, group: CompiledGroup) -> bool:
-        above = self.problem.groups[group.parent].level.keys if group.parent >= 0 else ()
-        return group.level.keys != above or bool(group.exclusive)
 
     def _leaf_class(self, twins: list[CompiledGroup]) -> None:
         like, size = twins[0], len(twins)
-        part = self.model.new_int_var(0, size, "")
+        part = self.program.new_int_var(0, size)
         if like.parent < 0:
-            self.model.add(part == size)
+            self.program.add(part == size)
         else:
-            self.model.add(part <= size * self.active[like.parent])
-        by_domain = self._by_domain(like, part, size) if self._own_level(like) else {}
+            self.program.add(part <= size * self.active[like.parent])
+        by_domain = self._by_domain(like, part, size) if _own_level(self.problem, like) else {}
         self.leaves[like.index] = _Leaves(like, twins, part, by_domain)
 
-    def placed(self) -> Iterator[tuple[_Leaves, int, int, cp_model.IntVar]]:
+    def placed(self) -> Iterator[tuple[_Leaves, int, int, IntVar]]:
         """Yield the counts of pods: of which leaves, which kind, and in which cell."""
         for leaves in self.leaves.values():
             for (kind, cell), pods in leaves.pods.items():
                 yield leaves, kind, cell, pods
 
-    def all_placed(self) -> cp_model.LinearExprT:
+    def all_placed(self) -> LinearExpr:
         """Return the number of all pods."""
-        return self.cp.LinearExpr.sum([pods for *_, pods in self.placed()])
+        return self.program.sum([pods for *_, pods in self.placed()])
 
     def _pods(self, leaves: _Leaves) -> None:
         """Add the pod counts of identical leaves, limited to the chosen domains."""
         like, size = leaves.like, len(leaves.twins)
         where = self.where[like.level.keys]
         owner = -1 if leaves.by_domain else self._owner(like)
-        if leaves.by_domain or self._own_level(like):
+        if leaves.by_domain or _own_level(self.problem, like):
             gates = leaves.by_domain
         else:
             gates = self.chosen[owner] if owner >= 0 else {}
-        free = owner < 0 and not self._own_level(like)
+        free = owner < 0 and not _own_level(self.problem, like)
         for kind, members in like.members.items():
-            groups: dict[int, list[cp_model.IntVar]] = {}
+            groups: dict[int, list[IntVar]] = {}
             for cell in self.of_kind.get(kind, []):
                 if not free and where[cell] not in gates:
                     continue
                 most = min(len(members) * size, self._most(cell, kind))
-                variable = self.model.new_int_var(0, most, "")
+                variable = self.program.new_int_var(0, most)
                 leaves.pods[kind, cell] = variable
                 groups.setdefault(-1 if free else where[cell], []).append(variable)
             for domain, pods in groups.items():
-                total = self.cp.LinearExpr.sum(pods)
+                total = self.program.sum(pods)
                 if free or owner >= 0:
-                    self.model.add(total <= len(members) * leaves.taking_part)
+                    self.program.add(total <= len(members) * leaves.taking_part)
                 if not free:
                     scale = len(members) * (size if owner >= 0 else 1)
-                    self.model.add(total <= scale * gates[domain])
+                    self.program.add(total <= scale * gates[domain])
         self._least(leaves, where, gated=bool(leaves.by_domain))
 
     def _least(self, leaves: _Leaves, where: list[int], *, gated: bool) -> None:
@@ -237,14 +249,14 @@ class PlacementModel:
         if not least:
             return
         if not gated:
-            everything = self.cp.LinearExpr.sum(list(leaves.pods.values()))
-            self.model.add(everything >= least * leaves.taking_part)
+            everything = self.program.sum(list(leaves.pods.values()))
+            self.program.add(everything >= least * leaves.taking_part)
             return
-        inside: dict[int, list[cp_model.IntVar]] = {d: [] for d in leaves.by_domain}
+        inside: dict[int, list[IntVar]] = {d: [] for d in leaves.by_domain}
         for (_, cell), variable in leaves.pods.items():
             inside[where[cell]].append(variable)
         for domain, number in leaves.by_domain.items():
-            self.model.add(self.cp.LinearExpr.sum(inside[domain]) >= least * number)
+            self.program.add(self.program.sum(inside[domain]) >= least * number)
 
     def _most(self, cell: int, kind: int) -> int:
         place = self.cells[cell]
@@ -254,7 +266,7 @@ class PlacementModel:
 
     def _threshold(self, group: CompiledGroup) -> None:
         """Require the minimum of children of a composite that takes part."""
-        terms: list[cp_model.IntVar] = []
+        terms: list[IntVar] = []
         sure, active = 0, self.active[group.index]
         for c in group.children:
             child = self.problem.groups[c]
@@ -263,17 +275,17 @@ class PlacementModel:
             elif child.alive and not child.leaf:
                 terms.append(self.active[c])
                 if child.required:
-                    self.model.add_implication(active, self.active[c])
+                    self.program.add_implication(active, self.active[c])
             elif (leaves := self.leaves.get(c)) is not None:
                 terms.append(leaves.taking_part)
                 if child.required:
-                    self.model.add(leaves.taking_part >= len(leaves.twins) * active)
-        self.model.add(self.cp.LinearExpr.sum(terms) + sure >= group.minimum * active)
+                    self.program.add(leaves.taking_part >= len(leaves.twins) * active)
+        self.program.add(self.program.sum(terms) + sure >= group.minimum * active)
 
     def _capacity(self) -> None:
         """Limit pods to the capacity of every node class, and to one pod per exclusive claim."""
         users: list[Users] = [[] for _ in self.cells]
-        claims: dict[str, list[cp_model.IntVar]] = {}
+        claims: dict[str, list[IntVar]] = {}
         for _, kind, number, variable in self.placed():
             users[number].append((kind, variable))
             for claim in self.problem.claims[kind]:
@@ -283,26 +295,26 @@ class PlacementModel:
                 self._patterns(cell, pods)
                 continue
             if place.slots is not None:
-                self.model.add(self.cp.LinearExpr.sum([v for _, v in pods]) <= sum(place.slots))
+                self.program.add(self.program.sum([v for _, v in pods]) <= sum(place.slots))
                 continue
             for axis, capacity in enumerate(place.capacity):
                 asks = [int(self.problem.requests[k, axis]) for k, _ in pods]
                 if any(asks):
                     variables = [v for _, v in pods]
-                    self.model.add(self.cp.LinearExpr.weighted_sum(variables, asks) <= capacity)
+                    self.program.add(self.program.weighted_sum(variables, asks) <= capacity)
         for claim in sorted(claims):
-            self.model.add(self.cp.LinearExpr.sum(claims[claim]) <= 1)
+            self.program.add(self.program.sum(claims[claim]) <= 1)
 
     def _patterns(self, cell: int, pods: Users) -> None:
         """Choose one pattern per node of a class; pods of a kind are limited to the sum of the patterns."""
         place = self.cells[cell]
-        counts = [self.model.new_int_var(0, len(place.nodes), "") for _ in place.patterns]
+        counts = [self.program.new_int_var(0, len(place.nodes)) for _ in place.patterns]
         self.picked[cell] = counts
-        self.model.add(self.cp.LinearExpr.sum(counts) <= len(place.nodes))
+        self.program.add(self.program.sum(counts) <= len(place.nodes))
         for position, kind in enumerate(place.kinds):
-            offer = self.cp.LinearExpr.weighted_sum(counts, [p[position] for p in place.patterns])
-            used = self.cp.LinearExpr.sum([v for k, v in pods if k == kind])
-            self.model.add(used <= offer)
+            offer = self.program.weighted_sum(counts, [p[position] for p in place.patterns])
+            used = self.program.sum([v for k, v in pods if k == kind])
+            self.program.add(used <= offer)
 
     def _rules(self) -> None:
         """Add the dynamic rules between pods."""
@@ -314,37 +326,35 @@ class PlacementModel:
                 continue
             for domain in keepers.keys() & others.keys() if not rule.alone else keepers.keys():
                 first, second = keepers[domain], others.get(domain, [])
-                keepers_allowed = self.model.new_bool_var("")
+                keepers_allowed = self.program.new_bool_var()
                 most = 1 if rule.alone else all_members
-                self.model.add(self.cp.LinearExpr.sum(first) <= most * keepers_allowed)
-                self.model.add(
-                    self.cp.LinearExpr.sum(second) <= all_members * (1 - keepers_allowed)
-                )
+                self.program.add(self.program.sum(first) <= most * keepers_allowed)
+                self.program.add(self.program.sum(second) <= all_members * (1 - keepers_allowed))
 
-    def _spread(self, rule: SpreadDomains, keepers: dict[int, list[cp_model.IntVar]]) -> None:
+    def _spread(self, rule: SpreadDomains, keepers: dict[int, list[IntVar]]) -> None:
         """Limit every domain that gets a pod to the smallest count plus the skew."""
         starts, counted = self._starts(rule)
         most = counted + sum(g.size for g in self.problem.groups)
-        fewest = self.model.new_int_var(0, 0 if rule.floor else most, "")
+        fewest = self.program.new_int_var(0, 0 if rule.floor else most)
         for domain, start in enumerate(starts):
             pods = keepers.get(domain, [])
-            total = self.cp.LinearExpr.sum(pods) + start
+            total = self.program.sum(pods) + start
             if not rule.floor:
-                self.model.add(fewest <= total)
-            pods_allowed = self.model.new_bool_var("")
-            self.model.add(self.cp.LinearExpr.sum(pods) <= most * pods_allowed)
-            self.model.add(total <= fewest + rule.skew + most * (1 - pods_allowed))
+                self.program.add(fewest <= total)
+            pods_allowed = self.program.new_bool_var()
+            self.program.add(self.program.sum(pods) <= most * pods_allowed)
+            self.program.add(total <= fewest + rule.skew + most * (1 - pods_allowed))
 
-    def _starts(self, rule: SpreadDomains) -> tuple[Sequence[cp_model.LinearExprT], int]:
+    def _starts(self, rule: SpreadDomains) -> tuple[Sequence[LinearExpr], int]:
         """Return the pods per domain before any member is placed, and their sum at most."""
         return rule.start.tolist(), int(rule.start.sum())
 
     def _users(
         self, rule: AntiAffinityDomains | SpreadDomains
-    ) -> tuple[dict[int, list[cp_model.IntVar]], dict[int, list[cp_model.IntVar]]]:
+    ) -> tuple[dict[int, list[IntVar]], dict[int, list[IntVar]]]:
         """Return per domain the pod counts of the keepers of a rule, and of the others."""
-        keepers: dict[int, list[cp_model.IntVar]] = {}
-        others: dict[int, list[cp_model.IntVar]] = {}
+        keepers: dict[int, list[IntVar]] = {}
+        others: dict[int, list[IntVar]] = {}
         for _, kind, cell, variable in self.placed():
             domain = int(rule.domain[self.cells[cell].nodes[0]])
             shape = self.problem.kinds[kind]
@@ -357,7 +367,7 @@ class PlacementModel:
     def _exclusive_domains(self) -> None:
         """Allow one exclusive group per value of its key, of those that are compared with each other."""
         for groups in self.problem.exclusive.sets:
-            by_value: dict[str, list[cp_model.IntVar]] = {}
+            by_value: dict[str, list[IntVar]] = {}
             for group in groups:
                 if group.pinned >= 0:  # the upper bounds exclude its domain for the others
                     continue
@@ -369,11 +379,11 @@ class PlacementModel:
                     value = self.problem.exclusive.value(group, domain)
                     by_value.setdefault(value, []).append(variable)
             for variables in by_value.values():
-                self.model.add(self.cp.LinearExpr.sum(variables) <= 1)
+                self.program.add(self.program.sum(variables) <= 1)
 
     def _floors(self) -> None:
         """Limit per domain the sum of the minima of its leaves (redundant, but it shortens proofs)."""
-        sums: dict[tuple[tuple[str, ...], int], list[tuple[int, cp_model.IntVar]]] = {}
+        sums: dict[tuple[tuple[str, ...], int], list[tuple[int, IntVar]]] = {}
         for leaves in self.leaves.values():
             for domain, number in leaves.by_domain.items():
                 key = (leaves.like.level.keys, domain)
@@ -386,7 +396,7 @@ class PlacementModel:
         for (keys, domain), terms in sums.items():
             variables, sizes = [v for _, v in terms], [n for n, _ in terms]
             capacity = int(capacities[keys][domain])
-            self.model.add(self.cp.LinearExpr.weighted_sum(variables, sizes) <= capacity)
+            self.program.add(self.program.weighted_sum(variables, sizes) <= capacity)
 
     # --- solving -----------------------------------------------------------------------------------
 
@@ -401,26 +411,27 @@ class PlacementModel:
             part: Fraction of what building leaves that solving may spend.
         """
         fits = limit > 0 and self.build(limit)
-        built = self.built()
+        built = self.program.built()
         if not fits or built >= limit:
             return CpSatResult("unknown", {}, max(min(built, limit), 0))
         self._aim(optimise=optimise)
         if hint is not None:
             self._hint(hint)
-        outcome, solver = solve_model(self.model, max((limit - built) // part, 1))
+        response = self.program.solve(max((limit - built) // part, 1))
+        outcome = response.outcome
         if outcome == "best" and not optimise:
             outcome = "found"
-        solution = self._read(solver) if outcome in {"best", "found"} else {}
-        bound = self._bound(solver) if optimise and outcome != "none" else 0
-        return CpSatResult(outcome, solution, built + steps_of(solver), bound)
+        solution = self._read(response) if outcome in {"best", "found"} else {}
+        bound = self._bound(response) if optimise and outcome != "none" else 0
+        return CpSatResult(outcome, solution, built + response.steps, bound)
 
     def _aim(self, *, optimise: bool) -> None:
         """Add the objective: most pods."""
         if optimise and any(leaves.pods for leaves in self.leaves.values()):
-            self.model.add(self.all_placed() <= self.bounds.root)
-            self.model.maximize(self.all_placed())
+            self.program.add(self.all_placed() <= self.bounds.root)
+            self.program.maximize(self.all_placed())
 
-    def _bound(self, solver: cp_model.CpSolver) -> int:  # noqa: ARG002 -- of other objectives
+    def _bound(self, response: Response) -> int:  # noqa: ARG002 -- of other objectives
         return 0
 
     def _hint(self, hint: Solution) -> None:
@@ -433,18 +444,18 @@ class PlacementModel:
                         key = (kind, cell_of.get(node, -1))
                         amounts[key] = amounts.get(key, 0) + amount
             for pair, variable in leaves.pods.items():
-                self.model.add_hint(variable, amounts.get(pair, 0))
+                self.program.add_hint(variable, amounts.get(pair, 0))
 
-    def _read(self, solver: cp_model.CpSolver) -> Solution:
-        seats = [self._seats(cell, solver) for cell in range(len(self.cells))]
+    def _read(self, response: Response) -> Solution:
+        seats = [self._seats(cell, response) for cell in range(len(self.cells))]
         solution: Solution = {}
         for leaves in self.leaves.values():
             where = self.where[leaves.like.level.keys]
             waiting = list(leaves.twins)
             numbers = (
-                {d: solver.value(v) for d, v in leaves.by_domain.items()}
+                {d: response.value(v) for d, v in leaves.by_domain.items()}
                 if leaves.by_domain
-                else {-1: solver.value(leaves.taking_part)}
+                else {-1: response.value(leaves.taking_part)}
             )
             for domain, number in numbers.items():
                 twins, waiting = waiting[:number], waiting[number:]
@@ -452,14 +463,14 @@ class PlacementModel:
                 for (kind, cell), variable in leaves.pods.items():
                     if domain >= 0 and where[cell] != domain:
                         continue
-                    for _ in range(solver.value(variable)):
+                    for _ in range(response.value(variable)):
                         node = _next(seats[cell][kind])
                         by_node = solution.setdefault(twins[turn].index, {}).setdefault(kind, {})
                         by_node[node] = by_node.get(node, 0) + 1
                         turn = (turn + 1) % len(twins)
         return solution
 
-    def _seats(self, cell: int, solver: cp_model.CpSolver) -> dict[int, list[list[int]]]:
+    def _seats(self, cell: int, response: Response) -> dict[int, list[list[int]]]:
         """Return per kind the nodes of a class and how many pods each takes; kinds that share slots share a list."""
         place = self.cells[cell]
         if place.slots is not None:
@@ -471,41 +482,11 @@ class PlacementModel:
         seats: dict[int, list[list[int]]] = {k: [] for k in place.kinds}
         nodes = iter(place.nodes)
         for pattern, variable in zip(place.patterns, self.picked[cell], strict=True):
-            for _ in range(solver.value(variable)):
+            for _ in range(response.value(variable)):
                 node = next(nodes)
                 for kind, amount in zip(place.kinds, pattern, strict=True):
                     seats[kind].append([node, amount])
         return seats
-
-
-def solve_model(
-    model: cp_model.CpModel, limit: int, linearization_level: int = 2
-) -> tuple[SolveOutcome, cp_model.CpSolver]:
-    """Solve a model within so many search nodes; without an objective any solution is the best.
-
-    One worker, a fixed seed, and a limit counted in steps of the solver: a replay gives the same result.
-
-    Args:
-        linearization_level: 2: proofs of placements need the relaxation, 0.02 s instead of 10 s.
-    """
-    from ortools.sat.python import cp_model
-
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    solver.parameters.linearization_level = linearization_level
-    solver.parameters.max_deterministic_time = max(limit / STEPS_PER_UNIT, 0.01)
-    outcomes: dict[object, SolveOutcome] = {
-        cp_model.OPTIMAL: "best",
-        cp_model.FEASIBLE: "found",
-        cp_model.INFEASIBLE: "none",
-    }
-    return outcomes.get(solver.solve(model), "unknown"), solver
-
-
-def steps_of(solver: cp_model.CpSolver) -> int:
-    """Return the search nodes that a solver has spent, by its deterministic time."""
-    return int(solver.deterministic_time * STEPS_PER_UNIT) + 1
 
 
 def _next(seats: list[list[int]]) -> int:

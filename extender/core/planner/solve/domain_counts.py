@@ -22,10 +22,11 @@ from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds
 from extender.core.planner.solve.cp_sat_placement import PlacementModel
 from extender.core.planner.solve.greedy_placement import Solution
+from extender.core.planner.solve.integer_program import Response
 from extender.core.planner.solve.node_classes import make_node_classes
 
 if TYPE_CHECKING:
-    from ortools.sat.python import cp_model
+    from ortools.sat.python.cp_model_helper import IntVar, LinearExpr
 
 BROKEN = 2  # domains that a group with a pod on a node without the label has at least
 SMALL = 1 << 15
@@ -465,9 +466,9 @@ class DomainCountModel(PlacementModel):
         super().__init__(problem, bounds, cells)
         self.counts = counts
         self.at_least = at_least
-        self.sums: list[cp_model.LinearExprT] = []  # per count
+        self.sums: list[LinearExpr] = []  # per count
         # of equal shares those of the tightest domains: what each of these can hold, if it is used
-        self.capacities: list[tuple[int, cp_model.IntVar]] = []
+        self.capacities: list[tuple[int, IntVar]] = []
 
     def _leaf_classes(self) -> Iterator[list[CompiledGroup]]:
         """Yield the classes of leaves; one whose own domains are counted is alone."""
@@ -487,104 +488,102 @@ class DomainCountModel(PlacementModel):
                 total = self._pairs(count)
             elif isinstance(count, ShareCount):
                 shares = [self._outside_smallest(group, count.level) for group in count.groups]
-                total = self.cp.LinearExpr.sum(shares)
+                total = self.program.sum(shares)
             else:
                 numbers = [self._domains(group, count.level) for group in count.groups]
-                total = self.cp.LinearExpr.sum(numbers)
-            self.model.add(total <= count.most)
+                total = self.program.sum(numbers)
+            self.program.add(total <= count.most)
             self.sums.append(total)
         return True
 
-    def _pairs(self, count: PairCount) -> cp_model.LinearExprT:
+    def _pairs(self, count: PairCount) -> LinearExpr:
         """Return the pairs of pods of two groups in different domains of a level: all pairs, without those in each domain."""
-        totals: list[cp_model.IntVar] = []
-        amounts: list[dict[int, cp_model.IntVar]] = []
+        totals: list[IntVar] = []
+        amounts: list[dict[int, IntVar]] = []
         for group in count.groups:
             pods = self._of_group(group, count.level)
             bound = Counter(count.level.domain[group.bound_nodes].tolist())
             amounts.append({})
             for domain in sorted({*pods, *bound}):
-                amount = self.model.new_int_var(0, bound[domain] + group.size, "")
-                self.model.add(
-                    amount == self.cp.LinearExpr.sum(pods.get(domain, [])) + bound[domain]
-                )
+                amount = self.program.new_int_var(0, bound[domain] + group.size)
+                self.program.add(amount == self.program.sum(pods.get(domain, [])) + bound[domain])
                 amounts[-1][domain] = amount
-            total = self.model.new_int_var(0, group.bound + group.size, "")
+            total = self.program.new_int_var(0, group.bound + group.size)
             apart = group.bound - len(group.bound_nodes)  # on nodes outside the cluster
-            self.model.add(total == self.cp.LinearExpr.sum(list(amounts[-1].values())) + apart)
+            self.program.add(total == self.program.sum(list(amounts[-1].values())) + apart)
             totals.append(total)
         sizes = [group.bound + group.size for group in count.groups]
-        every = self.model.new_int_var(0, sizes[0] * sizes[1], "")
-        self.model.add_multiplication_equality(every, totals)
-        together: list[cp_model.IntVar] = []
+        every = self.program.new_int_var(0, sizes[0] * sizes[1])
+        self.program.add_multiplication_equality(every, totals)
+        together: list[IntVar] = []
         for domain, amount in amounts[0].items():
             if (other := amounts[1].get(domain)) is not None:
-                pairs = self.model.new_int_var(0, sizes[0] * sizes[1], "")
-                self.model.add_multiplication_equality(pairs, [amount, other])
+                pairs = self.program.new_int_var(0, sizes[0] * sizes[1])
+                self.program.add_multiplication_equality(pairs, [amount, other])
                 together.append(pairs)
-        return every - self.cp.LinearExpr.sum(together)
+        return every - self.program.sum(together)
 
-    def _outside_smallest(self, group: GroupPods, level: CountedLevel) -> cp_model.LinearExprT:
+    def _outside_smallest(self, group: GroupPods, level: CountedLevel) -> LinearExpr:
         """Return the pods of a group that are not in its smallest share of a domain of a level."""
         every = group.bound + group.size
-        smallest = self.model.new_int_var(0, every, "")
+        smallest = self.program.new_int_var(0, every)
         pods = self._of_group(group, level)
         bound = Counter(level.domain[group.bound_nodes].tolist())
         per_node = self.problem.pods().per_node(group.kinds)
         capacity = np.bincount(level.domain, weights=per_node).astype(np.int64)
         for domain in sorted({*pods, *bound}):
-            placed = self.cp.LinearExpr.sum(pods.get(domain, []))
+            placed = self.program.sum(pods.get(domain, []))
             if bound[domain]:
-                self.model.add(smallest <= placed + bound[domain])
+                self.program.add(smallest <= placed + bound[domain])
                 continue
-            used = self.model.new_bool_var("")
+            used = self.program.new_bool_var()
             self.capacities.append((int(capacity[domain]), used))
-            self.model.add(placed <= group.size * used)
-            self.model.add(smallest <= placed + every * (1 - used))
+            self.program.add(placed <= group.size * used)
+            self.program.add(smallest <= placed + every * (1 - used))
         return every - smallest
 
-    def _of_group(self, group: GroupPods, level: CountedLevel) -> dict[int, list[cp_model.IntVar]]:
+    def _of_group(self, group: GroupPods, level: CountedLevel) -> dict[int, list[IntVar]]:
         """Return the numbers of new pods of a group by domain of a level."""
         below = set(group.leaves)
-        pods: dict[int, list[cp_model.IntVar]] = {}
+        pods: dict[int, list[IntVar]] = {}
         for leaves, _, cell, variable in self.placed():
             if leaves.like.index in below:
                 domain = int(level.domain[self.cells[cell].nodes[0]])
                 pods.setdefault(domain, []).append(variable)
         return pods
 
-    def _domains(self, group: GroupPods, level: CountedLevel) -> cp_model.IntVar:
+    def _domains(self, group: GroupPods, level: CountedLevel) -> IntVar:
         """Return the number of domains of a level that a group is in."""
         pods = self._of_group(group, level)
         opened = set(level.domain[group.bound_nodes].tolist())
-        number = self.model.new_int_var(1, len(pods) + len(opened) + group.missing + BROKEN, "")
-        used: list[cp_model.IntVar] = []
+        number = self.program.new_int_var(1, len(pods) + len(opened) + group.missing + BROKEN)
+        used: list[IntVar] = []
         for domain, variables in pods.items():
             if domain in opened:
                 continue
-            flag = self.model.new_bool_var("")
-            self.model.add(self.cp.LinearExpr.sum(variables) <= group.size * flag)
+            flag = self.program.new_bool_var()
+            self.program.add(self.program.sum(variables) <= group.size * flag)
             used.append(flag)
             if domain >= level.labelled:
-                self.model.add(number >= BROKEN * flag)
+                self.program.add(number >= BROKEN * flag)
         if group.missing or any(domain >= level.labelled for domain in opened):
-            self.model.add(number >= BROKEN)
-        self.model.add(number >= self.cp.LinearExpr.sum(used) + len(opened) + group.missing)
+            self.program.add(number >= BROKEN)
+        self.program.add(number >= self.program.sum(used) + len(opened) + group.missing)
         return number
 
     def _aim(self, *, optimise: bool) -> None:
         """Add the objective: the least of the last count; of equal shares those of the tightest domains."""
-        self.model.add(self.all_placed() >= self.at_least)
+        self.program.add(self.all_placed() >= self.at_least)
         if optimise:
-            tightest = self.cp.LinearExpr.sum([most * used for most, used in self.capacities])
-            self.model.minimize(self.sums[-1] * self._scale + tightest)
+            tightest = self.program.sum([most * used for most, used in self.capacities])
+            self.program.minimize(self.sums[-1] * self._scale + tightest)
 
     @property
     def _scale(self) -> int:
         """Return what the last count counts in the objective: more than all capacities together."""
         return sum(capacity for capacity, _ in self.capacities) + 1
 
-    def _bound(self, solver: cp_model.CpSolver) -> int:
+    def _bound(self, response: Response) -> int:
         # the bound of an integer is the next integer above what is proved for the relaxation
-        bound = int(np.ceil(solver.best_objective_bound - 1e-6))
+        bound = int(np.ceil(response.proto.best_objective_bound - 1e-6))
         return max(-(-(bound - self._scale + 1) // self._scale), 0)

@@ -14,6 +14,8 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.codec.request_codec import Decoder, Encoder, encode
 from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.model.problem import compile_request
+from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import (
     Plan,
     PlanBound,
@@ -26,6 +28,7 @@ from extender.core.planner.plan_types import (
 )
 from extender.core.planner.planning import plan, plan_at_once
 from extender.core.planner.solve import node_classes, solver_pipeline
+from extender.core.planner.solve.cp_sat_placement import PlacementModel, solve_exactly
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import spec_vectors
 from tests.support.planning.brute_force_planner import best_total
@@ -201,6 +204,17 @@ def test_complete_search_without_patterns(request_):
         patch.setattr(solver_pipeline, "solve_quickly", lambda *args, **options: None)
         patch.setattr(node_classes, "PATTERNS_MAX", -1)
         _agree(request_)
+
+
+@examples(300, suppress_health_check=list(HealthCheck))
+@given(st.one_of(requests(), exclusive_requests()), st.integers(0, 12))
+def test_a_program_too_large_for_its_limit_has_the_answer_of_the_built_one(request_, limit):
+    problem = compile_request(request_, NodeTable(request_.nodes))
+    assume(not problem.violations)
+    bounds = bound_all(problem)
+    assume(not bounds.infeasible)
+    built = PlacementModel(problem, bounds).search(limit, None, optimise=False)
+    assert solve_exactly(problem, bounds, limit=limit, better_than=None) == built
 
 
 @examples(40)
