@@ -49,7 +49,9 @@ class UsedCapacity(msgspec.Struct):
     ports: tuple[HostPort, ...] = ()
     # claims of preemptors beyond what victims use, replacement holds and capacity holds
     claimed: tuple[tuple[str, int], ...] = ()
-    reserved: bool = False  # some of it is held for another tree than that of the request
+    reserved: tuple[
+        tuple[str, int], ...
+    ] = ()  # the part of it that is for another tree than that of the request
 
     def same(self, other: UsedCapacity | None) -> bool:
         """Return whether both consist of the same objects."""
@@ -70,7 +72,7 @@ def used_capacity(
 
     Args:
         priority: Nominations below it are not counted (kube-scheduler ignores them as well).
-        gang_uid: Reservations of this tree are counted, but do not set `reserved`; if it is the UID of a pod, the
+        gang_uid: Reservations of this tree are counted, and are not in `reserved`; if it is the UID of a pod, the
             nomination of that pod is not counted.
     """
     used: dict[NodeName, UsedCapacity] = {}
@@ -145,14 +147,16 @@ def _claimed(
     """Return what claims use on a node: all reservations, and what `claims_against` has of the other kinds."""
     waiting: list[Reservation] = []
     ports: tuple[HostPort, ...] = ()
-    reserved = others = False
+    reserved: dict[str, int] = {}
+    others = False
     for claim in state.claims_on.get(node, NO_CLAIMS).values():
         if claim.kind != "reservation":
             others = True
         elif not is_in_use(view, claim):
             waiting.append(claim)
             ports += _ports(view, claim)
-            reserved = reserved or claim.gang_uid != gang_uid
+            if claim.gang_uid != gang_uid:
+                add_amounts(reserved, claim.requests)
     amounts: dict[str, int] = {}
     if others:
         kept = claims_against(
@@ -161,11 +165,13 @@ def _claimed(
         amounts = not_free(view, state, node, kept, gang_uid)
         claimed_ports = [_ports(view, claim) for claim in kept if claim.kind == "preemption"]
         ports += tuple(chain.from_iterable(claimed_ports))
-        reserved = reserved or bool(amounts) or any(claimed_ports)
+        add_amounts(reserved, amounts)
     if not (waiting or amounts or ports):
         return None
     claimed = tuple(sorted(amounts.items()))
-    return UsedCapacity(held=tuple(waiting), ports=ports, claimed=claimed, reserved=reserved)
+    return UsedCapacity(
+        held=tuple(waiting), ports=ports, claimed=claimed, reserved=tuple(sorted(reserved.items()))
+    )
 
 
 def _ports(view: ClusterView, claim: CapacityClaim) -> tuple[HostPort, ...]:
@@ -303,6 +309,7 @@ def make_row(node: Node, usage: Usage, taken: UsedCapacity | None) -> PlanNode:
     nothing_used = taken is None and not usage.requests
     free = node.allocatable if nothing_used else dict(node.allocatable)
     ports = list(usage.host_ports)
+    reserved: dict[str, int] = {}
     for name, amount in usage.requests.items():
         if name in free:
             free[name] -= amount
@@ -311,6 +318,7 @@ def make_row(node: Node, usage: Usage, taken: UsedCapacity | None) -> PlanNode:
             if name in free:
                 free[name] -= amount
         ports += taken.ports
+        reserved = {name: n for name, n in taken.reserved if n > 0 and name in free}
     return PlanNode(
         name=node.name,
         labels=node.labels,
@@ -319,5 +327,5 @@ def make_row(node: Node, usage: Usage, taken: UsedCapacity | None) -> PlanNode:
         allocatable=node.allocatable,
         free=free,
         host_ports=tuple(sorted(set(ports))),
-        reserved=taken is not None and taken.reserved,
+        reserved=reserved,
     )

@@ -174,7 +174,8 @@ def held_against(
 ) -> str:
     """Return that a refused tree does not get free capacity because it is held for others; empty: it is not so.
 
-    It is so where a pod of the tree would fit but for a capacity hold, or what is held for moves. The text has no names, and no numbers that change often.
+    It is so where more pods of the tree would fit on a node but for a capacity hold, or what is held for moves. The text has no
+    names, and no numbers that change often.
 
     Args:
         nodes: The nodes of its plan request, sorted by name.
@@ -197,13 +198,12 @@ def held_against(
     return ""
 
 
-def _is_kept_off(node: PlanNode, shape: PodShape, held: dict[str, int]) -> bool:
-    """Return whether a pod would fit on a node but for what is held there."""
-    asks = {name: amount for name, amount in shape.requests if amount > 0}
-    fits = all(node.free.get(name, 0) >= amount for name, amount in asks.items())
-    return not fits and all(
-        node.free.get(name, 0) + held.get(name, 0) >= amount for name, amount in asks.items()
-    )
+def _is_kept_off(node: PlanNode, shape: PodShape, held: Mapping[str, int]) -> bool:
+    """Return whether more pods of a shape would fit on a node, which they may use, but for what is held there."""
+    free = {name: amount + held.get(name, 0) for name, amount in node.free.items()}
+    roomier = msgspec.structs.replace(node, free=free)
+    more = _slots(roomier, shape) > _slots(node, shape)
+    return more and bool(may_run(NodeTable((node,)), shape)[0])
 
 
 # --- whose turn it is

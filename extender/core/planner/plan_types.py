@@ -195,7 +195,8 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     allocatable: dict[str, int] = {}
     free: dict[str, int] = {}
     host_ports: tuple[HostPort, ...] = ()  # of the pods that are subtracted in `free`
-    reserved: bool = False  # reservations of other trees are subtracted in `free`
+    # what is subtracted in `free` for the claims of others: amounts above zero, of resources that `allocatable` names
+    reserved: dict[str, int] = {}
 
     @classmethod
     def of(cls, node: Node) -> PlanNode:
@@ -207,6 +208,12 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             unschedulable=node.unschedulable or node.deleting,
             allocatable=node.allocatable,
         )
+
+
+def with_reserved_free(node: PlanNode) -> PlanNode:
+    """Return a node on which what is reserved for other trees is free."""
+    free = {name: amount + node.reserved.get(name, 0) for name, amount in node.free.items()}
+    return msgspec.structs.replace(node, free=free, reserved={})
 
 
 class PlanMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -419,7 +426,9 @@ class Relaxation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     groups: tuple[GroupKey, ...] = ()
     minimum: int = 0  # the lower minimum
     taints: tuple[str, ...] = ()  # keys of the taints that all pods tolerate, sorted
-    nodes: tuple[NodeName, ...] = ()  # that are uncordoned, or emptied, sorted
+    nodes: tuple[
+        NodeName, ...
+    ] = ()  # that are uncordoned, or where what is reserved becomes free, sorted
     rules: tuple[int, ...] = ()  # indexes of the rules between pods that are dropped
     added: tuple[AddedNodes, ...] = ()
     # units that are evicted then, named for readers of the namespace of the tree, sorted; part of `text`

@@ -31,6 +31,7 @@ from extender.core.log.reservation_state import EVICTION_MEMORY_US, Reservation,
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Forest, Tree, kind_of
+from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import Visibility, is_hidden, name_for, namespace_of
 from extender.core.planner.plan_types import (
     PLANNER_VERSION,
@@ -218,7 +219,9 @@ def _behind_victims(
 
 def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
     free = {name: amount - amounts.get(name, 0) for name, amount in node.free.items()}
-    return msgspec.structs.replace(node, free=free, reserved=True)
+    reserved = dict(node.reserved)
+    add_amounts(reserved, {name: amount for name, amount in amounts.items() if name in free})
+    return msgspec.structs.replace(node, free=free, reserved=reserved)
 
 
 def preemption_still_holds(

@@ -105,17 +105,24 @@ def nodes(draw, index: int) -> PlanNode:
     ports: tuple[HostPort, ...] = ()
     if draw(st.integers(0, 7)) == 0:
         ports = (HostPort("TCP", 80, draw(st.sampled_from(["0.0.0.0", "10.0.0.1", "10.0.0.3"]))),)
+    allocatable = {"gpu": 6, "cpu": 6, "pods": 5}
+    if draw(st.integers(0, 15)) == 0:
+        del allocatable["gpu"]
+    reserved = {}
+    if draw(st.integers(0, 4)) == 0:
+        used = {name: amount - free[name] for name, amount in allocatable.items()}
+        reserved = {
+            name: draw(st.integers(1, amount)) for name, amount in used.items() if amount > 0
+        }
     return PlanNode(
         name=NodeName(f"n{index}"),
         labels=labels,
         taints=taints,
         unschedulable=draw(st.integers(0, 15)) == 0,
-        allocatable={"gpu": 6, "cpu": 6, "pods": 5}
-        if draw(st.integers(0, 15))
-        else {"cpu": 6, "pods": 5},
+        allocatable=allocatable,
         free=free,
         host_ports=ports,
-        reserved=draw(st.integers(0, 5)) == 0,
+        reserved=reserved,
     )
 
 

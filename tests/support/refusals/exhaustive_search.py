@@ -113,8 +113,8 @@ class _Search:
             yield from self._chains(child, chain)
 
     def _capacity(self, node: PlanNode) -> dict[str, int]:
-        free = node.allocatable if node.reserved and "reservation" in self.kinds else node.free
-        return {r: free.get(r, 0) for r in node.allocatable}
+        reserved = node.reserved if "reservation" in self.kinds else {}
+        return {r: node.free.get(r, 0) + reserved.get(r, 0) for r in node.allocatable}
 
     def _classes(self, leaf: PlanGroup) -> list[list[int]]:
         """Return, for each class of interchangeable members of a leaf, the nodes that its pods may use, once per pod."""

@@ -119,7 +119,7 @@ def changed(request: PlanRequest, change: Relaxation) -> PlanRequest:
         case "nodes":
             return replace(request, nodes=_with_added(request, change.added))
         case "reservation":
-            return replace(request, nodes=tuple(map(_emptied, request.nodes)))
+            return replace(request, nodes=tuple(_unreserved(n, change) for n in request.nodes))
         case "taint":
             return replace(request, nodes=tuple(_tolerated(n, change) for n in request.nodes))
         case "selector":
@@ -160,8 +160,11 @@ def _sharing(group: PlanGroup, keys: set[str]) -> PlanGroup:
     return replace(group, groups=groups)
 
 
-def _emptied(node: PlanNode) -> PlanNode:
-    return replace(node, free=node.allocatable) if node.reserved else node
+def _unreserved(node: PlanNode, change: Relaxation) -> PlanNode:
+    if node.name not in change.nodes:
+        return node
+    free = {r: amount + node.reserved.get(r, 0) for r, amount in node.free.items()}
+    return replace(node, free=free, reserved={})
 
 
 def _tolerated(node: PlanNode, change: Relaxation) -> PlanNode:
@@ -234,6 +237,11 @@ def _weaker(request: PlanRequest, change: Relaxation) -> Iterator[str]:
                 rest = tuple(r for r in change.rules if r != rule)
                 if fits(changed(request, replace(change, rules=rest))):
                     yield f"rule {rule} is named without need"
+        case "reservation":
+            for name in change.nodes:
+                less = replace(change, nodes=tuple(n for n in change.nodes if n != name))
+                if fits(changed(request, less)):
+                    yield f"{name} is named without need"
         case "topology" | "exclusive" if len(change.groups) > 1:
             for group in change.groups:
                 others = tuple(g for g in change.groups if g != group)

@@ -49,7 +49,7 @@ class FreeCapacityRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: NodeName
     free: dict[str, int]
     host_ports: tuple[HostPort, ...]
-    reserved: bool
+    reserved: bool | dict[str, int]  # True: of older inputs, which have no amounts; False: nothing
 
 
 class InputSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ def _fixed(n: PlanNode) -> StaticNodeRow:
 
 
 def _capacity_row(n: PlanNode) -> FreeCapacityRow:
-    return FreeCapacityRow(n.name, n.free, n.host_ports, n.reserved)
+    return FreeCapacityRow(n.name, n.free, n.host_ports, n.reserved or False)
 
 
 def encode(request: PlanRequest) -> DecisionInput:
@@ -215,10 +215,18 @@ def _rows(bucket: int, fixed: bytes, capacity: bytes) -> list[PlanNode]:
                 allocatable=f.allocatable,
                 free=r.free,
                 host_ports=r.host_ports,
-                reserved=r.reserved,
+                reserved=_reserved(f, r),
             )
         )
     return rows
+
+
+def _reserved(f: StaticNodeRow, r: FreeCapacityRow) -> dict[str, int]:
+    """Return what is reserved on a node; of older inputs all that is not free there."""
+    if not isinstance(r.reserved, bool):
+        return r.reserved
+    used = {name: amount - r.free.get(name, 0) for name, amount in f.allocatable.items()}
+    return {name: amount for name, amount in used.items() if amount > 0} if r.reserved else {}
 
 
 def decode(head: bytes, parts: Sequence[bytes]) -> PlanRequest:

@@ -432,5 +432,5 @@ def _copy(node: PlanNode, number: int, own: frozenset[str]) -> PlanNode:
         labels={key: name if key in own else value for key, value in node.labels.items()},
         free=node.allocatable,
         host_ports=(),
-        reserved=False,
+        reserved={},
     )

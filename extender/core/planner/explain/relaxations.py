@@ -61,6 +61,7 @@ from extender.core.planner.plan_types import (
     slice_pods,
     threshold,
     walk,
+    with_reserved_free,
 )
 from extender.core.planner.solve.solver_pipeline import Solved, solve
 
@@ -503,9 +504,7 @@ def with_change(request: PlanRequest, change: Relaxation) -> PlanRequest:
         case "nodes":
             nodes = with_added(nodes, change.added)
         case "reservation":
-            of_node = (
-                replace(n, free=n.allocatable) if n.name in change.nodes else n for n in nodes
-            )
+            of_node = (with_reserved_free(n) if n.name in change.nodes else n for n in nodes)
             nodes = tuple(of_node)
         case "taint":
             nodes = tuple(_more_open(nodes, {*change.taints}, {*change.nodes}))
@@ -573,13 +572,9 @@ def _others(
             case (
                 "reservation",
                 _,
-            ):  # how much of a node is reserved is not known, so it becomes empty
-                names = tuple(node.name for node in request.nodes if node.reserved)
-                text = (
-                    f"the capacity reserved for other trees on {join_names(names)} becomes free, "
-                    "and no other pod uses these nodes"
-                )
-                change = Relaxation(kind="reservation", text=text, nodes=names)
+            ):
+                names = [node.name for node in request.nodes if node.reserved]
+                yield from _reduced(solver, names, _unreserved)
             case "exclusive", "otherTrees":
                 text = f"exclusive groups of other trees leave {join_names(closed_texts(request.closed or ()))}"
                 change = Relaxation(kind="exclusive", text=text)
@@ -603,6 +598,11 @@ def _others(
                 pass
         if change is not None and _helps(solver, change):
             yield change
+
+
+def _unreserved(nodes: list[NodeName]) -> Relaxation:
+    text = f"the capacity reserved for other trees on {join_names(nodes)} becomes free"
+    return Relaxation(kind="reservation", text=text, nodes=tuple(nodes))
 
 
 def without_topology(solver: RequirementSolver, groups: list[PlanGroup]) -> Relaxation | None:

@@ -29,7 +29,7 @@ from extender.core.model.pods import (
     SelectorTerm,
     Toleration,
 )
-from extender.core.planner.plan_types import PlanNode
+from extender.core.planner.plan_types import PlanNode, with_reserved_free
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -199,17 +199,22 @@ class NodeTable:
         """Return the free amounts of some resources, shape (nodes, names); it is not changed.
 
         Args:
-            unreserved: All that a node offers is free where capacity is reserved for other trees: an upper bound.
+            unreserved: What is reserved for other trees is free, too.
         """
         if (names, unreserved) not in self._stacked:
             columns = np.zeros((self.size, len(names)), dtype=np.int64)
             for at, name in enumerate(names):
                 columns[:, at] = self.free(name)
                 if unreserved:
-                    columns[self.reserved(), at] = self.offered(name)[self.reserved()]
+                    columns[self.reserved(), at] = self._unreserved(name)
             columns.setflags(write=False)
             self._stacked[names, unreserved] = columns
         return self._stacked[names, unreserved]
+
+    def _unreserved(self, resource: str) -> Ints:
+        """Return what would be free on the nodes on which capacity is reserved for other trees."""
+        nodes = (node for i, node in enumerate(self.nodes) if self.reserved()[i])
+        return _free_on(list(map(with_reserved_free, nodes)), resource)
 
     def label(self, key: str) -> tuple[Ints, list[str]]:
         """Return per node the number of its value (-1: no such label), and the values in order."""
@@ -312,7 +317,7 @@ class NodeTable:
     def reserved(self) -> Bools:
         """Return of which nodes capacity is reserved for other trees."""
         if self._reserved is None:
-            reserved = (n.reserved and not self.is_empty for n in self.nodes)
+            reserved = (bool(n.reserved) and not self.is_empty for n in self.nodes)
             self._reserved = np.fromiter(reserved, np.bool_, self.size)
         return self._reserved
 

@@ -218,8 +218,8 @@ def _planned(request: PlanRequest, node_table: NodeTable, change: Relaxation) ->
     """Return a change with the units that must be evicted beside it; None: it does not help after all."""
     budget = max(request.budget // BUDGET_PART, 1)
     changed = with_change(msgspec.structs.replace(request, explain=False, budget=budget), change)
-    if change.kind == "reservation":  # what runs on an emptied node is gone already
-        changed = _without_units_on(changed, set(change.nodes))
+    if change.kind == "reservation":  # what is reserved there is free already
+        changed = _without_reservations_on(changed, set(change.nodes))
     table = node_table.renewed(changed.nodes)
     verdict = plan(msgspec.structs.replace(changed, evictable=None), node_table=table)
     if isinstance(verdict, Plan):
@@ -286,9 +286,13 @@ def _evicting(change: Relaxation, names: tuple[str, ...]) -> Relaxation:
     return msgspec.structs.replace(change, text=evicting(change.text, names), evicts=names)
 
 
-def _without_units_on(request: PlanRequest, nodes: set[NodeName]) -> PlanRequest:
+def _without_reservations_on(request: PlanRequest, nodes: set[NodeName]) -> PlanRequest:
     source = request.evictable or Evictable(priority=0)
-    units = tuple(u for u in source.units if not any(p.node in nodes for p in u.pods))
-    going = tuple(p for p in source.going if p.node not in nodes)
-    evictable = msgspec.structs.replace(source, units=units, going=going)
+    units = (
+        msgspec.structs.replace(u, pods=tuple(p for p in u.pods if p.node not in nodes))
+        if u.kind == "reservation"
+        else u
+        for u in source.units
+    )
+    evictable = msgspec.structs.replace(source, units=tuple(u for u in units if u.pods))
     return msgspec.structs.replace(request, evictable=evictable)

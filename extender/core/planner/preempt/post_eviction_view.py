@@ -13,7 +13,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import heapq
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence, Sized
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Sized,
+)
 
 import msgspec
 import numpy as np
@@ -21,6 +30,7 @@ from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import HostPort, PodShape
+from extender.core.model.quantities import add_amounts
 from extender.core.planner.model.interpod_constraints import SpreadDomains, compile_rules
 from extender.core.planner.model.node_table import (
     ANY_ADDRESS,
@@ -62,6 +72,12 @@ def without(request: PlanRequest, evicted: Iterable[PlanVictim]) -> PlanRequest:
     by_node: dict[NodeName, list[PodShape]] = {}
     for pod in pods:
         by_node.setdefault(pod.node, []).append(source.shapes[pod.shape])
+    unreserved: dict[NodeName, dict[str, int]] = {}
+    for unit in source.units:
+        for pod in unit.pods if unit.kind == "reservation" else ():
+            if pod.uid in left:
+                amounts = dict(source.shapes[pod.shape].requests)
+                add_amounts(unreserved.setdefault(pod.node, {}), amounts)
     ports = {(p.node, port) for p in staying for port in source.shapes[p.shape].host_ports}
     held = {claim for p in staying for claim in source.shapes[p.shape].exclusive_claims}
     freed = {c for s in by_node.values() for shape in s for c in shape.exclusive_claims} - held
@@ -71,7 +87,9 @@ def without(request: PlanRequest, evicted: Iterable[PlanVictim]) -> PlanRequest:
     return msgspec.structs.replace(
         request,
         nodes=tuple(
-            _with_freed(n, by_node[n.name], ports) if n.name in by_node else n
+            _with_freed(n, by_node[n.name], ports, unreserved.get(n.name, {}))
+            if n.name in by_node
+            else n
             for n in request.nodes
         ),
         claims_in_use=tuple(c for c in request.claims_in_use if c not in freed),
@@ -274,8 +292,12 @@ def _pods(source: Evictable) -> Iterator[PlanVictim]:
 
 
 def _with_freed(
-    node: PlanNode, shapes: Sequence[PodShape], taken: Container[tuple[NodeName, HostPort]]
+    node: PlanNode,
+    shapes: Sequence[PodShape],
+    taken: Container[tuple[NodeName, HostPort]],
+    unreserved: Mapping[str, int],
 ) -> PlanNode:
+    """Return a node without pods of some shapes; `unreserved`: the part of it that was reserved, not used."""
     free = dict(node.free)
     for shape in shapes:
         for name, amount in shape.requests:
@@ -283,7 +305,9 @@ def _with_freed(
                 free[name] = free.get(name, 0) + amount
     ports = {port for shape in shapes for port in shape.host_ports}
     kept = (p for p in node.host_ports if p not in ports or (node.name, p) in taken)
-    return msgspec.structs.replace(node, free=free, host_ports=tuple(kept))
+    reserved = {name: amount - unreserved.get(name, 0) for name, amount in node.reserved.items()}
+    reserved = {name: amount for name, amount in reserved.items() if amount > 0}
+    return msgspec.structs.replace(node, free=free, host_ports=tuple(kept), reserved=reserved)
 
 
 def _is_spread(rule: SpreadDomains, kinds: list[int], solution: Solution) -> bool:

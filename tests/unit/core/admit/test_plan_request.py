@@ -332,7 +332,7 @@ _holds = st.builds(
     UsedCapacity,
     held=st.lists(st.sampled_from(RESERVATIONS), max_size=2, unique_by=id).map(tuple),
     ports=st.sampled_from([(), (HostPort(protocol="TCP", port=80, ip="0.0.0.0"),)]),
-    reserved=st.booleans(),
+    reserved=st.sampled_from([(), ((GPU, 1),)]),
 )
 
 

@@ -37,6 +37,19 @@ def test_round_trip(request_):
     assert msgspec.json.encode(plan(again)) == msgspec.json.encode(plan(request_))
 
 
+def test_an_older_input_has_no_amounts_of_what_is_reserved():
+    """It counts as before: all that is not free on such a node."""
+    node = replace(
+        request_of(1).nodes[0], allocatable={"pods": 9}, free={"pods": 4}, reserved={"pods": 1}
+    )
+    encoded = encode(replace(request_of(1), nodes=(node,)))
+    older = [part.replace(b'{"pods":1}]', b"true]") for part in encoded.parts]
+    assert older != list(encoded.parts)
+    assert decode(encoded.head, older).nodes[0].reserved == {"pods": 5}
+    unreserved = encode(request_of(1)).parts[BUCKETS:]
+    assert any(part.endswith(b"[],false]]") for part in unreserved), "its bytes are as before"
+
+
 def test_order_in_dicts_does_not_count():
     """Labels in another order give the same digest."""
     request = request_of(20)

@@ -355,7 +355,10 @@ def without(request: PlanRequest, cause: str) -> PlanRequest:
     elif cause.startswith("claim "):
         shapes = tuple(replace(s, exclusive_claims=()) for s in shapes)
     elif cause == "capacity reserved for other trees":
-        nodes = tuple(replace(n, free=n.allocatable) if n.reserved else n for n in nodes)
+        nodes = tuple(
+            replace(n, free={r: q + n.reserved.get(r, 0) for r, q in n.free.items()}, reserved={})
+            for n in nodes
+        )
     elif match := re.fullmatch(r"one (.*) for (?:each of \d+ groups such as )?(\w+) (\S+)", cause):
         alike = cause.startswith(f"one {match[1]} for each of")
         return replace(request, root=without_topology(request.root, match[3], alike=alike))

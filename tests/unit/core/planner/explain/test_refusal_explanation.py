@@ -113,7 +113,8 @@ def test_taints_and_reservations_are_named():
     assert "does not tolerate" in refusal.reasons[0]
     assert {c.kind for c in refusal.conflict} == {"minCount", "taint"}
     assert refusal.status == "UnschedulableAndUnresolvable"
-    held = tuple(replace(n, free={"pods": 9, "gpu": 3}, reserved=True) for n in request.nodes)
+    short = {"free": {"pods": 9, "gpu": 3}, "reserved": {"gpu": 1}}
+    held = tuple(replace(n, **short) for n in request.nodes)
     refusal = plan(replace(request, nodes=held))
     assert "reservation" in {c.kind for c in refusal.conflict}
     assert any("reserved for other trees on n0, n1" in text for text in refusal.relaxations)

@@ -257,13 +257,11 @@ def _faults(request: PlanRequest) -> None:
 
 
 def _pods_of(request: PlanRequest, change: Relaxation) -> Iterator[PlanVictim]:
-    """Yield the pods of the units that a way out evicts, and of those on nodes that it empties."""
+    """Yield the pods of the units that a way out evicts, but for what it frees already."""
     for unit in request.evictable.units:
-        emptied = change.kind == "reservation" and any(p.node in change.nodes for p in unit.pods)
-        if emptied:
-            continue
+        is_free = change.kind == "reservation" == unit.kind
         if any(f"{unit.name}" == name.split(" (")[0] for name in change.evicts):
-            yield from unit.pods
+            yield from (p for p in unit.pods if not (is_free and p.node in change.nodes))
 
 
 @examples(300, quick=20, suppress_health_check=list(HealthCheck))
