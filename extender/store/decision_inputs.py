@@ -77,43 +77,27 @@ class PostgresDecisionInputs:
         self._generation: UUID | None = None
         # number and digest of the newest part in `_known`
         self._highest: tuple[int, bytes] | None = None
-        self._waiting: list[tuple[DecisionInput, asyncio.Future[None]]] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._batch: list[DecisionInput] = []  # that is stored next, ...
+        self._storing: asyncio.Task[None] | None = None  # ... by this task, which has not begun
+        self._turn = asyncio.Lock()
 
     async def save(self, decision: DecisionInput) -> None:
-        """See `DecisionInputs.save`. Inputs that are queued while others are stored are stored together.
+        """See `DecisionInputs.save`. Inputs that come while others are stored are stored together.
 
         Raises:
             StoreUnavailable: The outcome is unknown; saving again is harmless.
         """
-        done = asyncio.get_running_loop().create_future()
-        self._waiting.append((decision, done))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write(), name="store inputs")
-        await done
+        if self._storing is None or len(self._batch) >= BATCH_MAX:
+            self._batch = []
+            self._storing = asyncio.create_task(self._write(self._batch), name="store inputs")
+        self._batch.append(decision)
+        await asyncio.shield(self._storing)  # others may wait for it, too
 
-    async def _write(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-            fault: BaseException | None = None
-            try:
-                await self._store([decision for decision, _ in batch])
-            except BaseException as error:
-                fault = error
-                # cancelled: every waiting caller is cancelled too
-                if not isinstance(error, Exception):
-                    batch, self._waiting = batch + self._waiting, []
-                    raise
-            finally:
-                for _, done in batch:
-                    if done.done():
-                        continue  # the caller gave up
-                    if fault is None:
-                        done.set_result(None)
-                    elif isinstance(fault, Exception):
-                        done.set_exception(fault)
-                    else:
-                        done.cancel()
+    async def _write(self, batch: list[DecisionInput]) -> None:
+        async with self._turn:
+            if batch is self._batch:
+                self._storing = None
+            await self._store(batch)
 
     async def _store(self, decisions: Sequence[DecisionInput]) -> None:
         """Store inputs, again after each removal of parts, and once if the connection had been closed: that is harmless."""

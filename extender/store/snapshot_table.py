@@ -91,19 +91,17 @@ class PostgresSnapshots:
 
     async def delete_all(self) -> None:
         """See `Snapshots.delete_all`."""
-        async with self._pool.use("deleting the checkpoints") as connection:
-            await connection.execute("DELETE FROM gx.snapshot")
+        await self._pool.rows("deleting the checkpoints", "DELETE FROM gx.snapshot")
 
     async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
         """See `Snapshots.newest`."""
         before = POSITION_MAX if until is None else until
         # One body at a time: they are megabytes and the first is nearly always intact.
         for skip in range(KEPT):
-            async with self._pool.use("loading a checkpoint") as connection:
-                row = await connection.fetchrow(_NEWEST, codec, before, skip)
-            if row is None:
+            rows = await self._pool.rows("loading a checkpoint", _NEWEST, codec, before, skip)
+            if not rows:
                 return None
-            position, chain, codec, sha256, body, mac = row
+            position, chain, codec, sha256, body, mac = rows[0]
             if await asyncio.to_thread(_digest, body) != sha256:
                 continue
             snapshot = Snapshot(position=Position(position), chain=chain, codec=codec, body=body)

@@ -114,7 +114,7 @@ async def test_a_full_pool_is_named(monkeypatch):
     monkeypatch.setattr(engine, "CONNECT_TIMEOUT_S", 0.0)
     pool = ConnectionPool("postgresql://u@h/db", name="queries", size=2)
     for _ in range(2):
-        await pool._free.get()
+        await pool._slots.acquire()
     text = "asking: 2 connections of `gang-extender queries` to the database are all in use for 0 s"
     with pytest.raises(StoreUnavailable, match=text):
         async with pool.use("asking"):
