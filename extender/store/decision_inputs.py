@@ -388,16 +388,10 @@ async def _triggers_disabled(connection: asyncpg.Connection, table: str) -> Asyn
 async def _used(connection: asyncpg.Connection, pruned: frozenset[str]) -> set[int]:
     """Return the part numbers of all inputs except those in `pruned`."""
     used: set[int] = set()
-    last = ""
-    while rows := await connection.fetch(
-        "SELECT digest, parts FROM gx.decision_input WHERE digest > $1 ORDER BY digest LIMIT $2",
-        last,
-        PAGE // 10,
-    ):
-        last = rows[-1]["digest"]
-        for row in rows:
-            if row["digest"] not in pruned:
-                used.update(unpack(row["parts"], row["digest"]))
+    query = "SELECT digest, parts FROM gx.decision_input WHERE digest > $1 ORDER BY digest LIMIT $2"
+    async for digest, parts in _paged(connection, query, "", PAGE // 10):
+        if digest not in pruned:
+            used.update(unpack(parts, digest))
     return used
 
 
@@ -406,19 +400,26 @@ async def _unused(
 ) -> tuple[list[int], int]:
     """Return the numbers of parts up to `last_part` that are not in `used`, and their size in bytes."""
     numbers: list[int] = []
-    last, size = 0, 0
-    while rows := await connection.fetch(
-        "SELECT id, octet_length(body) FROM gx.decision_input_chunk WHERE id > $1 AND id <= $2 "
-        "ORDER BY id LIMIT $3",
-        last,
-        last_part,
-        PAGE,
-    ):
-        last = rows[-1][0]
-        unused = [(n, bytes_) for n, bytes_ in rows if n not in used]
-        numbers += [n for n, _ in unused]
-        size += sum(bytes_ for _, bytes_ in unused)
+    size = 0
+    query = (
+        "SELECT id, octet_length(body) FROM gx.decision_input_chunk WHERE id > $1 AND id <= $3 "
+        "ORDER BY id LIMIT $2"
+    )
+    async for number, bytes_ in _paged(connection, query, 0, PAGE, last_part):
+        if number not in used:
+            numbers.append(number)
+            size += bytes_
     return numbers, size
+
+
+async def _paged(
+    connection: asyncpg.Connection, query: str, last: object, *values: object
+) -> AsyncIterator[asyncpg.Record]:
+    """Yield the rows of a query, a page at a time; its first parameter is the first column of the row before."""
+    while rows := await connection.fetch(query, last, *values):
+        last = rows[-1][0]
+        for row in rows:
+            yield row
 
 
 def _pieces(items: Sequence[T]) -> list[Sequence[T]]:

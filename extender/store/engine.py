@@ -53,6 +53,9 @@ FAULTS: Mapping[str, type[ExtenderError]] = {
     "42703": SchemaOutdated,
     "42883": SchemaOutdated,
     "3F000": SchemaOutdated,
+    # a number that no bigint is, a text with NUL
+    "22000": BadInput,
+    "22021": BadInput,
 }
 UNIQUE_VIOLATION = "23505"
 UNIQUE_FAULTS: Mapping[str, type[ExtenderError]] = {
@@ -159,7 +162,7 @@ def fault_of(error: BaseException, doing: str) -> ExtenderError:
             "first: it was changed; else run `gang-extender db migrate`"
         )
     if kind is not None:
-        return kind(text)
+        return kind(f"{doing}: {text}" if kind is BadInput else text)
     if isinstance(foreign, TimeoutError) and not text:
         return StoreUnavailable(f"{doing}: the database did not answer in time")
     return StoreUnavailable(f"{doing}: {type(foreign).__name__}: {text}")

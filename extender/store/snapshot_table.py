@@ -14,13 +14,13 @@ from extender.core.model.ids import Position
 from extender.ports.log_ports import Snapshot
 from extender.runtime.log_keys import NO_KEYS, LogKeys
 from extender.store.engine import ConnectionPool
+from extender.store.tables import POSITION_MAX
 
 log = logging.getLogger(__name__)
 
 KEPT = 3  # newest snapshots of a codec, for a start
 SNAPSHOT_SPACING = 2_000  # distance of older snapshots: a query about the past folds at most about this many events
 OLD_SNAPSHOTS_MAX = 512  # older snapshots at most; for a longer log the distance is doubled
-POSITION_MAX = 2**63 - 1
 
 _NEWEST = """
 SELECT s.position, s.chain, s.codec, s.sha256, s.body, s.mac

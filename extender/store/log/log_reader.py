@@ -107,14 +107,6 @@ async def read_pages(
             fetching.exception()  # marks it as retrieved for asyncio
 
 
-async def next_page(
-    connection: asyncpg.Connection, *, after: int, previous: bytes, page_events: int
-) -> LogPage:
-    """Return at most a page of events after a position."""
-    rows = await connection.fetch(PAGE, after, 2**62, page_events)
-    return verify(rows, after=after, previous=previous)
-
-
 def verify(rows: Sequence[asyncpg.Record], *, after: int, previous: bytes) -> LogPage:
     """Decode rows, and verify that their positions have no gap and their hashes form a chain.
 

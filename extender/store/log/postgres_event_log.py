@@ -29,19 +29,19 @@ from extender.ports.log_ports import (
 )
 from extender.store.engine import ConnectionPool, our_faults
 from extender.store.log.appender import Appender, Limits
-from extender.store.log.event_codec import EMPTY_CHAIN
 from extender.store.log.log_reader import (
     HEAD,
+    PAGE,
     PAGE_EVENTS,
     SETTINGS,
     chain_at,
-    next_page,
     read_on_new_connection,
     read_pages,
     reading_connection,
     use_raw_json,
+    verify,
 )
-from extender.store.tables import CHANNEL
+from extender.store.tables import CHANNEL, POSITION_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -243,12 +243,10 @@ class PostgresEventLog:
                     chain = stored_chain
                     while True:
                         with our_faults("following the log"):
-                            page = await next_page(
-                                connection,
-                                after=position,
-                                previous=chain,
-                                page_events=self._page_events,
+                            rows = await connection.fetch(
+                                PAGE, position, POSITION_MAX, self._page_events
                             )
+                        page = verify(rows, after=position, previous=chain)
                         failures, chain = 0, page.chain
                         if page:
                             position = page[-1].position
@@ -284,10 +282,9 @@ class PostgresEventLog:
             yield connection, wait
 
 
-def _head(position: int | None, chain: bytes | None, at_us: int | None) -> LogHead:
-    if position is None:
-        return LogHead(chain=EMPTY_CHAIN)
-    return LogHead(position=Position(position), chain=chain or EMPTY_CHAIN, at_us=at_us or 0)
+def _head(position: int | None, chain: bytes, at_us: int) -> LogHead:
+    """Return the head of a log; `position` None or 0: it is empty."""
+    return LogHead(position=Position(position), chain=chain, at_us=at_us) if position else LogHead()
 
 
 RENEWAL_TIMEOUT_S = 2.0  # of the connection and of a renewal: an append in flight makes it wait

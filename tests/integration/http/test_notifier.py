@@ -117,7 +117,7 @@ async def sender(database_url, receiver, key_file):
         running = asyncio.create_task(one.leader.run())
         try:
             await eventually(
-                lambda: one.leader.role == "leading" and not one.leader.in_flight, "leading"
+                lambda: one.leader.role == "leading" and not one.leader.appends.in_flight, "leading"
             )
             yield one
         finally:

@@ -139,6 +139,7 @@ class Foreign(Exception):
         (Foreign("23505", "event_event_id_key"), DuplicateEvent),
         (Foreign("23505", "other"), StoreUnavailable),
         (Foreign("42P01"), SchemaOutdated),
+        (Foreign("22021"), BadInput),
         (Foreign("53100"), StoreUnavailable),
         (OSError("gone"), StoreUnavailable),
         (RuntimeError("cannot switch to state 12"), StoreUnavailable),

@@ -48,7 +48,7 @@ class Replica:
         self.publisher = LogHeadPublisher(self.leader, self.log, cluster, clock, keys)
 
     def leads(self):
-        return self.leader.role == "leading" and not self.leader.in_flight
+        return self.leader.role == "leading" and not self.leader.appends.in_flight
 
     async def lost(self):
         """Return what is recorded as lost."""
