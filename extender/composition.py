@@ -42,11 +42,11 @@ from extender.runtime.periodic import count_unhandled, kept_running
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.store import schema_migration
+from extender.store.connections import ConnectionPool, place_of
 from extender.store.decision_inputs import SETTINGS as STORING_INPUTS
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.embedded.os_account import has_database
-from extender.store.engine import ConnectionPool, place_of
 from extender.store.log.postgres_event_log import PostgresEventLog, PostgresLeaseRenewal
 from extender.store.projections import PROJECTING, PROJECTION_TIMEOUT_S, PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, reading_pool

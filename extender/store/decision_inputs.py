@@ -24,7 +24,7 @@ import msgspec
 
 from extender.core.model.errors import BadInput, CorruptLog, ExtenderError, StoreUnavailable
 from extender.core.planner.plan_types import DecisionInput
-from extender.store.engine import ConnectionPool, one_connection
+from extender.store.connections import ConnectionPool, one_connection
 
 BATCH_MAX = 64  # inputs stored in one transaction
 REMEMBERED_PARTS_MAX = 100_000  # digests and numbers, some 15 MB at most

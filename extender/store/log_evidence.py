@@ -26,8 +26,8 @@ from extender.ports.verification_ports import (
     StoredSnapshot,
 )
 from extender.runtime.log_keys import NO_KEYS, LogKeys
+from extender.store.connections import ConnectionPool
 from extender.store.decision_inputs import INPUTS, PARTS, PRUNED_BEFORE_US, unpack
-from extender.store.engine import ConnectionPool
 from extender.store.log.log_reader import SETTINGS
 from extender.store.schema_definitions import read_definitions, read_privileged_roles
 from extender.store.snapshot_table import authenticated

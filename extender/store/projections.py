@@ -28,8 +28,8 @@ from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
 from extender.ports.log_ports import START, NotifiedUpTo
 from extender.snapshots.state_loader import gc_paused
+from extender.store.connections import ConnectionPool, one_connection
 from extender.store.decision_inputs import BECOME_OWNER
-from extender.store.engine import ConnectionPool, one_connection
 from extender.store.log.log_reader import read_pages, reading_connection
 from extender.store.tables import COLUMNS, INTERVAL_TABLES
 

@@ -13,7 +13,7 @@ import logging
 from extender.core.model.ids import Position
 from extender.ports.log_ports import Snapshot
 from extender.runtime.log_keys import NO_KEYS, LogKeys
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.tables import POSITION_MAX
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from extender.core.log.events import (
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import NIL_GANG, Position
 from extender.ports.query_ports import EventFilter
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, reading_pool

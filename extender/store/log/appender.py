@@ -19,7 +19,7 @@ from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import ExtenderError, InvariantBroken, StoreUnavailable
 from extender.core.model.ids import Position
 from extender.ports.log_ports import LeaseGrant
-from extender.store.engine import ENSURE_DURABLE, ConnectionPool
+from extender.store.connections import ENSURE_DURABLE, ConnectionPool
 from extender.store.log.event_codec import EMPTY_CHAIN, Row, encode_event, link
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import asyncpg
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import AlteredEvent, CorruptLog, MissingEvent
 from extender.ports.log_ports import LogPage
-from extender.store.engine import one_connection, our_faults
+from extender.store.connections import one_connection, our_faults
 from extender.store.log.event_codec import EMPTY_CHAIN, image, link, to_event
 
 PAGE_EVENTS = 1000  # 5 ms of decoding; larger pages exceed the processor's caches and are slower

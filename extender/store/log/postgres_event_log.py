@@ -27,7 +27,7 @@ from extender.ports.log_ports import (
     LogMark,
     LogPage,
 )
-from extender.store.engine import ConnectionPool, our_faults
+from extender.store.connections import ConnectionPool, our_faults
 from extender.store.log.appender import Appender, Limits
 from extender.store.log.log_reader import (
     HEAD,

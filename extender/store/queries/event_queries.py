@@ -18,7 +18,7 @@ from extender.core.log.events import RecordedEvent
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, Position
 from extender.ports.query_ports import EventFilter, EventPage, GangIncarnation, PodPlacement
 from extender.runtime.cooperative_yield import Yielder
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.event_codec import Row, to_event
 
 ASKING = "asking the log"

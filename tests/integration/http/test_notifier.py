@@ -35,7 +35,7 @@ from extender.queries.log.event_dto import rfc3339
 from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, reading_pool

@@ -18,7 +18,7 @@ from extender.core.model.errors import ExtenderError
 from extender.core.model.ids import GangUid
 from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.tampering import rewrite
