@@ -42,11 +42,11 @@ from extender.runtime.periodic import count_unhandled, kept_running
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
 from extender.store import schema_migration
+from extender.store.connections import ConnectionPool, place_of
 from extender.store.decision_inputs import SETTINGS as STORING_INPUTS
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.embedded.os_account import has_database
-from extender.store.engine import ConnectionPool, place_of
 from extender.store.log.postgres_event_log import PostgresEventLog, PostgresLeaseRenewal
 from extender.store.projections import PROJECTING, PROJECTION_TIMEOUT_S, PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from extender.runtime.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
+
+Loop = Callable[[], Awaitable[object]]
 
 TAKEN_WITHIN_S = 0.6  # another replica, if there is one, acquires a released lease within this time
 DRAIN_S = 3.0  # how long calls may still arrive: a Service removes an endpoint with a delay
@@ -392,7 +394,7 @@ class Engine:
         )
         writer.add_lost_listener(self.barriers.fail_waiting_calls)
 
-    def engine_loops(self) -> dict[str, Callable[[], Awaitable[object]]]:
+    def engine_loops(self) -> dict[str, Loop]:
         """Return what decides and acts beside the leader, by name; each is called again if a defect ends it."""
         return {
             "control loop": self.control_loop.run,
@@ -432,9 +434,11 @@ class Service(Engine):
 
         planner = PlannerPool(children.planner if children else None)
         super().__init__(settings, opened.inputs, cluster_adapter, writer, clock, planner)
-        self._watch_log(opened, clock)
-        plane = cluster_adapter.control_plane
-        self.features = FeatureGateMonitor(cluster_adapter, plane, writer, clock) if plane else None
+        # what runs beside the leader, by name; each is called again if a defect ends it
+        self._loops = self._watch_log(opened, clock) | self.engine_loops()
+        if plane := cluster_adapter.control_plane:
+            features = FeatureGateMonitor(cluster_adapter, plane, writer, clock)
+            self._loops["features"] = features.run
         self.extender_service.recent_stall = self.loop_monitor.recent_stall
         self.tls = TlsContexts(settings, SystemClock()) if settings.has_tls else None
         self.forwarder = LeaderProxy(writer, settings, self.tls)
@@ -450,25 +454,23 @@ class Service(Engine):
             cluster_adapter, writer, self.parts.exchange.published, self.capacity_sampler, clock
         )
         embedded = "" if settings.database_url else settings.data_dir
-        self.database_size = DatabaseSize(opened.audit.database_bytes, embedded)
-        self.notifier = (
-            Notifier(
-                opened.audit,
-                opened.read_models,
-                HttpReceiver(settings, clock),
-                writer,
-                clock,
-                settings,
-            )
-            if settings.notify_url
-            else None
-        )
         self.worker = PlanQueryWorker()
         self.collections = FullCollections(clock, Yielder.since_last_call_s)
+        self._loops |= {
+            "query process": self.query_process.run,
+            "garbage collection": self.collections.run,
+            "database size": DatabaseSize(opened.audit.database_bytes, embedded).run,
+        }
+        if self.tls is not None:
+            self._loops["certificate files"] = self.tls.run
+        if settings.notify_url:
+            receiver = HttpReceiver(settings, clock)
+            notifier = Notifier(opened.audit, opened.read_models, receiver, writer, clock, settings)
+            self._loops["notifications"] = notifier.run
         self.apps = self._applications(opened, clock)
 
-    def _watch_log(self, opened: Store, clock: DatabaseClock) -> None:
-        """Make what publishes, verifies and projects the log, and looks at clock and event loop."""
+    def _watch_log(self, opened: Store, clock: DatabaseClock) -> dict[str, Loop]:
+        """Make what publishes, verifies and projects the log, and looks at clock and event loop; return their loops."""
         from extender.control.log.log_head_publisher import LogHeadPublisher
         from extender.control.monitors.clock_monitor import ClockMonitor
         from extender.control.monitors.event_loop_monitor import EventLoopMonitor
@@ -496,9 +498,15 @@ class Service(Engine):
         )
         self.verifier = LogVerifier(writer, cluster_adapter, verify_next, clock)
         self.projector = ReadModelProjector(writer, opened.read_models)
-        self.drift = StateVerifier(writer, opened.log, opened.snapshots)
-        self.reference_indexer = ReferenceIndexer(writer, opened.read_models.index)
-        self.clock_monitor = ClockMonitor(writer, clock)
+        return {
+            "event loop monitor": self.loop_monitor.run,
+            "state verifier": StateVerifier(writer, opened.log, opened.snapshots).run,
+            "clock monitor": ClockMonitor(writer, clock).run,
+            "publisher": self.publisher.run,
+            "reference indexer": ReferenceIndexer(writer, opened.read_models.index).run,
+            "log verifier": self.verifier.run,
+            "projector": self.projector.run,
+        }
 
     def _applications(self, opened: Store, clock: Clock) -> tuple[web.Application, ...]:
         """Return the HTTP applications, one for each listener."""
@@ -543,25 +551,23 @@ class Service(Engine):
         async def ask_planner(body: bytes, readers: Visibility) -> bytes:
             return (await plans.plan(body, readers)).body
 
-        self.admission_checks = (
-            AdmissionCheckController(
+        if checks is not None:
+            self._loops["admission checks"] = AdmissionCheckController(
                 self.cluster,
                 checks,
                 self.leader,
                 ask_planner,
                 self.settings,
                 msgspec.to_builtins(specs),
-            )
-            if checks is not None
-            else None
-        )
+            ).run
 
         async def ask_for_moves(body: bytes) -> bytes:
             return (await plans.plan(body, answer=answer_moves_to_apply)).body
 
-        self.moves_policy = MovesPolicy(
-            self.parts.mover, self.leader, opened.audit, ask_for_moves, clock, self.settings
-        )
+        if self.settings.moves_after_s:
+            self._loops["moves policy"] = MovesPolicy(
+                self.parts.mover, self.leader, opened.audit, ask_for_moves, clock, self.settings
+            ).run
         labels = ObjectLabels(self.cluster, self.cluster.workloads)
         gangs = GangApi(opened.audit, opened.inputs, self.leader, labels)
         status = StatusApi(
@@ -654,33 +660,6 @@ class Service(Engine):
             self.tls,
         )
 
-    def loops(self) -> Mapping[str, Callable[[], Awaitable[object]]]:
-        """Return what runs beside the leader, by name; each is called again if a defect ends it."""
-        loops: dict[str, Callable[[], Awaitable[object]]] = {
-            "event loop monitor": self.loop_monitor.run,
-            **self.engine_loops(),
-            "state verifier": self.drift.run,
-            "clock monitor": self.clock_monitor.run,
-            "publisher": self.publisher.run,
-            "reference indexer": self.reference_indexer.run,
-            "log verifier": self.verifier.run,
-            "projector": self.projector.run,
-            "query process": self.query_process.run,
-            "garbage collection": self.collections.run,
-            "database size": self.database_size.run,
-        }
-        if self.features is not None:
-            loops["features"] = self.features.run
-        if self.tls is not None:
-            loops["certificate files"] = self.tls.run
-        if self.notifier is not None:
-            loops["notifications"] = self.notifier.run
-        if self.settings.moves_after_s:
-            loops["moves policy"] = self.moves_policy.run
-        if self.admission_checks is not None:
-            loops["admission checks"] = self.admission_checks.run
-        return loops
-
     async def run(self, stopping: asyncio.Event, on_listening: Callable[[], None]) -> None:
         """Serve until `stopping` is set; the leader that fails ends the service with its error."""
         from extender.http.web.server import listen
@@ -692,7 +671,7 @@ class Service(Engine):
         self.collections.take_over()
         # the lease and the log end the process; any other loop that a defect ends runs again
         loops = {asyncio.create_task(self.leader.run(), name="leader")}
-        for name, run in self.loops().items():
+        for name, run in self._loops.items():
             loops.add(asyncio.create_task(kept_running(name, run), name=name))
         waiting = asyncio.create_task(stopping.wait(), name="stopping")
         try:

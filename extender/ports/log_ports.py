@@ -71,7 +71,6 @@ class LogMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch: Epoch  # of the leader that recorded the mark
     chain: bytes = b""  # hash of the event at `position`; empty when not known
     event_id: str = ""  # id of that event; empty when not known
-    timeline: str = ""
 
 
 class LogPage(list[RecordedEvent]):

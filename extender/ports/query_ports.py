@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from extender.core.log.events import RecordedEvent
+from extender.core.model.errors import BadInput
 from extender.core.model.ids import GangUid, NodeName, Position
+
+POSITION_END: Final = 2**63 - 1  # the positions that a log can have are below it
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +32,19 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     after: Position = Position(0)
     limit: int = 1000
     newest_first: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what PostgreSQL compares with.
+
+        Raises:
+            BadInput: `after` is beyond every log, or a text has a NUL character.
+        """
+        if self.after >= POSITION_END:
+            raise BadInput(f"after: {self.after} is beyond every log; use one below {POSITION_END}")
+        for field in ("gang", "gang_uid", "namespace", "node", "plan"):
+            if "\0" in (getattr(self, field) or ""):
+                text = f"{field}: {getattr(self, field)!r} contains a NUL character"
+                raise BadInput(f"{text}, which no name has; leave it out")
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):

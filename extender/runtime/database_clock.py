@@ -17,24 +17,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import msgspec
 
 from extender.core.log.events import ClockStepped, SteppedClock
-from extender.ports.log_ports import Clock
+from extender.runtime.system_clock import SystemClock
 from extender.telemetry import METRICS
 
 STEP_US = 2_000_000  # more is a step, less is drift
 BELIEVED_AFTER_US = 60_000_000  # a step ahead of the database's clock is followed after this time
 STEPS_MAX = 8
-
-
-class MachineClock(Clock, Protocol):
-    """The clocks of this machine."""
-
-    def monotonic_us(self) -> int:
-        """Return the time of a clock that never steps back, in microseconds since an arbitrary start."""
 
 
 class ClockSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +42,7 @@ class DatabaseClock:
     """The `Clock` port by samples of the database's clock; by the wall clock of the machine before the first one."""
 
     def __init__(
-        self, machine: MachineClock, read_database_us: Callable[[], Awaitable[int]]
+        self, machine: SystemClock, read_database_us: Callable[[], Awaitable[int]]
     ) -> None:
         """Prepare; `sync` reads the database's clock."""
         self._machine = machine

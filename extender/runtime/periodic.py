@@ -146,7 +146,6 @@ class ObjectChanges:
     """Changes to a copy of objects. One with which a defect shows is made again after a pause, unless a newer one replaces it."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        """Prepare."""
         self._faults: ObjectFaults[str] = ObjectFaults("cluster", now_ms)
         self._again: dict[str, Callable[[], object]] = {}
 

@@ -31,7 +31,6 @@ class WorkerProcess:
     """Runs functions of modules in a process of its own, which starts when it is first needed."""
 
     def __init__(self, *, nice: int = 0) -> None:
-        """Prepare."""
         self._nice = nice
         self._pool: ProcessPoolExecutor | None = None
         self._context: _SpawnContext | _ForkContext = _SpawnContext()

@@ -143,7 +143,7 @@ async def _run(scenario: Scenario, log_on: Callable[[MemoryDatabase], MemoryEven
 
     def may_rest_s() -> float:
         state, view = leader.committed, cluster.stored()
-        if leader.in_flight or cluster.view() is not view:
+        if leader.appends.in_flight or cluster.view() is not view:
             return 0.0
         claims = state.claims_on or state.preemptions or state.capacity_holds
         waits = claims or controllers.waits()

@@ -245,8 +245,7 @@ async def load_state(
     Raises:
         CorruptLog: The log is not valid; no event is skipped.
     """
-    snapshot = await snapshots.newest(codec=FULL_CODEC, until=until)
-    state = await _state_of(snapshot, decode_state)
+    state = await _state_of(await snapshots.newest(codec=FULL_CODEC, until=until), decode_state)
     return await fold_from(state, event_log, until=until)
 
 
@@ -258,8 +257,7 @@ async def load_live_streams(
     Raises:
         CorruptLog: The log is not valid; no event is skipped.
     """
-    snapshot = await nearest_snapshot(snapshots, until)
-    state = await _state_of(snapshot, decode_foldable)
+    state = await _state_of(await nearest_snapshot(snapshots, until), decode_foldable)
     return live_streams_only(await fold_from(state, event_log, until=until, knows_ended=False))
 
 

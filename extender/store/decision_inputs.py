@@ -24,7 +24,7 @@ import msgspec
 
 from extender.core.model.errors import BadInput, CorruptLog, ExtenderError, StoreUnavailable
 from extender.core.planner.plan_types import DecisionInput
-from extender.store.engine import ConnectionPool, one_connection
+from extender.store.connections import ConnectionPool, one_connection
 
 BATCH_MAX = 64  # inputs stored in one transaction
 REMEMBERED_PARTS_MAX = 100_000  # digests and numbers, some 15 MB at most
@@ -77,43 +77,27 @@ class PostgresDecisionInputs:
         self._generation: UUID | None = None
         # number and digest of the newest part in `_known`
         self._highest: tuple[int, bytes] | None = None
-        self._waiting: list[tuple[DecisionInput, asyncio.Future[None]]] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._batch: list[DecisionInput] = []  # that is stored next, ...
+        self._storing: asyncio.Task[None] | None = None  # ... by this task, which has not begun
+        self._turn = asyncio.Lock()
 
     async def save(self, decision: DecisionInput) -> None:
-        """See `DecisionInputs.save`. Inputs that are queued while others are stored are stored together.
+        """See `DecisionInputs.save`. Inputs that come while others are stored are stored together.
 
         Raises:
             StoreUnavailable: The outcome is unknown; saving again is harmless.
         """
-        done = asyncio.get_running_loop().create_future()
-        self._waiting.append((decision, done))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write(), name="store inputs")
-        await done
+        if self._storing is None or len(self._batch) >= BATCH_MAX:
+            self._batch = []
+            self._storing = asyncio.create_task(self._write(self._batch), name="store inputs")
+        self._batch.append(decision)
+        await asyncio.shield(self._storing)  # others may wait for it, too
 
-    async def _write(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-            fault: BaseException | None = None
-            try:
-                await self._store([decision for decision, _ in batch])
-            except BaseException as error:
-                fault = error
-                # cancelled: every waiting caller is cancelled too
-                if not isinstance(error, Exception):
-                    batch, self._waiting = batch + self._waiting, []
-                    raise
-            finally:
-                for _, done in batch:
-                    if done.done():
-                        continue  # the caller gave up
-                    if fault is None:
-                        done.set_result(None)
-                    elif isinstance(fault, Exception):
-                        done.set_exception(fault)
-                    else:
-                        done.cancel()
+    async def _write(self, batch: list[DecisionInput]) -> None:
+        async with self._turn:
+            if batch is self._batch:
+                self._storing = None
+            await self._store(batch)
 
     async def _store(self, decisions: Sequence[DecisionInput]) -> None:
         """Store inputs, again after each removal of parts, and once if the connection had been closed: that is harmless."""
@@ -404,16 +388,10 @@ async def _triggers_disabled(connection: asyncpg.Connection, table: str) -> Asyn
 async def _used(connection: asyncpg.Connection, pruned: frozenset[str]) -> set[int]:
     """Return the part numbers of all inputs except those in `pruned`."""
     used: set[int] = set()
-    last = ""
-    while rows := await connection.fetch(
-        "SELECT digest, parts FROM gx.decision_input WHERE digest > $1 ORDER BY digest LIMIT $2",
-        last,
-        PAGE // 10,
-    ):
-        last = rows[-1]["digest"]
-        for row in rows:
-            if row["digest"] not in pruned:
-                used.update(unpack(row["parts"], row["digest"]))
+    query = "SELECT digest, parts FROM gx.decision_input WHERE digest > $1 ORDER BY digest LIMIT $2"
+    async for digest, parts in _paged(connection, query, "", PAGE // 10):
+        if digest not in pruned:
+            used.update(unpack(parts, digest))
     return used
 
 
@@ -422,19 +400,26 @@ async def _unused(
 ) -> tuple[list[int], int]:
     """Return the numbers of parts up to `last_part` that are not in `used`, and their size in bytes."""
     numbers: list[int] = []
-    last, size = 0, 0
-    while rows := await connection.fetch(
-        "SELECT id, octet_length(body) FROM gx.decision_input_chunk WHERE id > $1 AND id <= $2 "
-        "ORDER BY id LIMIT $3",
-        last,
-        last_part,
-        PAGE,
-    ):
-        last = rows[-1][0]
-        unused = [(n, bytes_) for n, bytes_ in rows if n not in used]
-        numbers += [n for n, _ in unused]
-        size += sum(bytes_ for _, bytes_ in unused)
+    size = 0
+    query = (
+        "SELECT id, octet_length(body) FROM gx.decision_input_chunk WHERE id > $1 AND id <= $3 "
+        "ORDER BY id LIMIT $2"
+    )
+    async for number, bytes_ in _paged(connection, query, 0, PAGE, last_part):
+        if number not in used:
+            numbers.append(number)
+            size += bytes_
     return numbers, size
+
+
+async def _paged(
+    connection: asyncpg.Connection, query: str, last: object, *values: object
+) -> AsyncIterator[asyncpg.Record]:
+    """Yield the rows of a query, a page at a time; its first parameter is the first column of the row before."""
+    while rows := await connection.fetch(query, last, *values):
+        last = rows[-1][0]
+        for row in rows:
+            yield row
 
 
 def _pieces(items: Sequence[T]) -> list[Sequence[T]]:

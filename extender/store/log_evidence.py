@@ -26,8 +26,8 @@ from extender.ports.verification_ports import (
     StoredSnapshot,
 )
 from extender.runtime.log_keys import NO_KEYS, LogKeys
+from extender.store.connections import ConnectionPool
 from extender.store.decision_inputs import INPUTS, PARTS, PRUNED_BEFORE_US, unpack
-from extender.store.engine import KeptConnection
 from extender.store.log.log_reader import SETTINGS
 from extender.store.schema_definitions import read_definitions, read_privileged_roles
 from extender.store.snapshot_table import authenticated
@@ -67,30 +67,27 @@ class PostgresLogEvidence:
 
     def __init__(self, url: str, keys: LogKeys = NO_KEYS) -> None:
         self._keys = keys
-        self._connection = KeptConnection(
-            url, name="verify", settings=SETTINGS, command_timeout_s=60.0
+        self._connection = ConnectionPool(
+            url, name="verify", single=True, settings=SETTINGS, command_timeout_s=60.0
         )
         self.close = self._connection.close
         self._parts: dict[int, bytes | str] = {}  # the digest of the body, or what is wrong with it
 
     async def lease_epoch(self) -> Epoch:
         """See `LogEvidence.lease_epoch`."""
-        async with self._connection.use("reading the lease") as connection:
-            return Epoch(await connection.fetchval(LEASE) or 0)
+        return Epoch(await self._connection.value("reading the lease", LEASE) or 0)
 
     async def snapshot_keys(self) -> Sequence[tuple[Position, str]]:
         """See `LogEvidence.snapshot_keys`."""
-        async with self._connection.use("listing snapshots") as connection:
-            rows = await connection.fetch(SNAPSHOT_KEYS)
+        rows = await self._connection.rows("listing snapshots", SNAPSHOT_KEYS)
         return [(Position(row["position"]), row["codec"]) for row in rows]
 
     async def snapshot(self, position: Position, codec: str) -> StoredSnapshot | None:
         """See `LogEvidence.snapshot`."""
-        async with self._connection.use("reading a snapshot") as connection:
-            row = await connection.fetchrow(SNAPSHOT, position, codec)
-        if row is None:
+        rows = await self._connection.rows("reading a snapshot", SNAPSHOT, position, codec)
+        if not rows:
             return None
-        chain, sha256, body, mac = row
+        chain, sha256, body, mac = rows[0]
         digest = await asyncio.to_thread(hashlib.sha256, body)
         authentic = None
         if self._keys.authenticates and mac is not None:
@@ -149,13 +146,12 @@ class PostgresLogEvidence:
 
     async def pruned_before_us(self) -> int:
         """See `LogEvidence.pruned_before_us`."""
-        async with self._connection.use("asking what was pruned") as connection:
-            return await connection.fetchval(PRUNED_BEFORE_US) or 0
+        return await self._connection.value("asking what was pruned", PRUNED_BEFORE_US) or 0
 
     async def projected(self) -> Position:
         """See `LogEvidence.projected`."""
-        async with self._connection.use("reading the projected position") as connection:
-            return Position(await connection.fetchval(PROJECTED) or 0)
+        doing = "reading the projected position"
+        return Position(await self._connection.value(doing, PROJECTED) or 0)
 
     async def stored_rows(self, rows: Sequence[IntervalRow]) -> Sequence[IntervalRow | None]:
         """See `LogEvidence.stored_rows`."""
@@ -187,8 +183,8 @@ class PostgresLogEvidence:
 
     async def indexed(self) -> Position:
         """See `LogEvidence.indexed`."""
-        async with self._connection.use("reading the position of the index") as connection:
-            return Position(await connection.fetchval(INDEXED) or 0)
+        doing = "reading the position of the index"
+        return Position(await self._connection.value(doing, INDEXED) or 0)
 
     async def unindexed(self, names: Sequence[StoredReference]) -> Sequence[StoredReference]:
         """See `LogEvidence.unindexed`."""
@@ -203,15 +199,14 @@ class PostgresLogEvidence:
 
     async def indexed_counts(self, until: Position, block: int) -> Mapping[int, int]:
         """See `LogEvidence.indexed_counts`."""
-        async with self._connection.use("counting the names of the index") as connection:
-            return dict(await connection.fetch(INDEXED_COUNTS, until, block))
+        doing = "counting the names of the index"
+        return dict(await self._connection.rows(doing, INDEXED_COUNTS, until, block))
 
     async def indexed_names(self, after: Position, until: Position) -> Sequence[StoredReference]:
         """See `LogEvidence.indexed_names`."""
-        async with self._connection.use("reading names of the index") as connection:
-            return [
-                StoredReference(*row) for row in await connection.fetch(INDEXED_NAMES, after, until)
-            ]
+        doing = "reading names of the index"
+        rows = await self._connection.rows(doing, INDEXED_NAMES, after, until)
+        return [StoredReference(*row) for row in rows]
 
     async def privileged_roles(self) -> Sequence[str]:
         """See `LogEvidence.privileged_roles`."""

@@ -28,8 +28,8 @@ from extender.core.model.errors import BadInput
 from extender.core.model.ids import Position
 from extender.ports.log_ports import START, NotifiedUpTo
 from extender.snapshots.state_loader import gc_paused
+from extender.store.connections import ConnectionPool, one_connection
 from extender.store.decision_inputs import BECOME_OWNER
-from extender.store.engine import ConnectionPool, one_connection
 from extender.store.log.log_reader import read_pages, reading_connection
 from extender.store.tables import COLUMNS, INTERVAL_TABLES
 
@@ -150,10 +150,7 @@ def _preemption(values: tuple[Any, ...]) -> tuple[Any, ...]:
 # A projection lost in a crash is made again, so its commits need not be durable.
 PROJECTING = {"synchronous_commit": "off"}
 PROJECTION_TIMEOUT_S = 30.0  # a batch takes a fraction of a second on an idle machine
-
 _PROJECT = "SELECT gx.project($1, $2)"
-
-
 _INDEX = "SELECT gx.index_references($1)"
 _NOTIFIED = "SELECT position, waited_us FROM gx.notification_cursor WHERE id = 1"
 _NOTE_NOTIFIED = "SELECT gx.note_notified($1, $2)"
@@ -171,23 +168,18 @@ class PostgresReadModels:
 
     async def project(self, upto: Position, *, max_events: int) -> Position:
         """See `IntervalProjection.project`."""
-        async with self._pool.use("projecting the log") as connection:
-            return Position(await connection.fetchval(_PROJECT, upto, max_events))
+        return Position(await self._pool.value("projecting the log", _PROJECT, upto, max_events))
 
     async def index(self, most: int) -> int:
         """Index what the next events name, at most `most`; return how many were read. Raises StoreUnavailable: try again."""
-        async with self._pool.use("indexing the names in events") as connection:
-            return int(await connection.fetchval(_INDEX, most))
+        return int(await self._pool.value("indexing the names in events", _INDEX, most))
 
     async def read(self) -> NotifiedUpTo | None:
         """See `NotificationCursor.read`."""
-        async with self._pool.use("reading what was notified") as connection:
-            row = await connection.fetchrow(_NOTIFIED)
-        if row is None:
-            return None
-        return NotifiedUpTo(position=Position(row["position"]), waited_us=row["waited_us"])
+        rows = await self._pool.rows("reading what was notified", _NOTIFIED)
+        return NotifiedUpTo(**rows[0]) if rows else None
 
     async def save(self, reached: NotifiedUpTo) -> None:
         """See `NotificationCursor.save`."""
-        async with self._pool.use("noting what was notified") as connection:
-            await connection.execute(_NOTE_NOTIFIED, reached.position, reached.waited_us)
+        doing = "noting what was notified"
+        await self._pool.value(doing, _NOTE_NOTIFIED, reached.position, reached.waited_us)

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from extender.core.model.errors import SchemaOutdated
-from extender.store.engine import connect, one_connection, our_faults, plain_url
+from extender.store.connections import connect, one_connection, our_faults, plain_url
 
 if TYPE_CHECKING:
     from alembic.config import Config

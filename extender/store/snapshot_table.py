@@ -13,14 +13,14 @@ import logging
 from extender.core.model.ids import Position
 from extender.ports.log_ports import Snapshot
 from extender.runtime.log_keys import NO_KEYS, LogKeys
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
+from extender.store.tables import POSITION_MAX
 
 log = logging.getLogger(__name__)
 
 KEPT = 3  # newest snapshots of a codec, for a start
 SNAPSHOT_SPACING = 2_000  # distance of older snapshots: a query about the past folds at most about this many events
 OLD_SNAPSHOTS_MAX = 512  # older snapshots at most; for a longer log the distance is doubled
-POSITION_MAX = 2**63 - 1
 
 _NEWEST = """
 SELECT s.position, s.chain, s.codec, s.sha256, s.body, s.mac
@@ -91,19 +91,17 @@ class PostgresSnapshots:
 
     async def delete_all(self) -> None:
         """See `Snapshots.delete_all`."""
-        async with self._pool.use("deleting the checkpoints") as connection:
-            await connection.execute("DELETE FROM gx.snapshot")
+        await self._pool.rows("deleting the checkpoints", "DELETE FROM gx.snapshot")
 
     async def newest(self, *, codec: str, until: Position | None = None) -> Snapshot | None:
         """See `Snapshots.newest`."""
         before = POSITION_MAX if until is None else until
         # One body at a time: they are megabytes and the first is nearly always intact.
         for skip in range(KEPT):
-            async with self._pool.use("loading a checkpoint") as connection:
-                row = await connection.fetchrow(_NEWEST, codec, before, skip)
-            if row is None:
+            rows = await self._pool.rows("loading a checkpoint", _NEWEST, codec, before, skip)
+            if not rows:
                 return None
-            position, chain, codec, sha256, body, mac = row
+            position, chain, codec, sha256, body, mac = rows[0]
             if await asyncio.to_thread(_digest, body) != sha256:
                 continue
             snapshot = Snapshot(position=Position(position), chain=chain, codec=codec, body=body)

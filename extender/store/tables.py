@@ -19,6 +19,7 @@ from extender.core.log.interval_row_projection import (
 )
 
 SCHEMA = "gx"
+POSITION_MAX = 2**63 - 1  # of a bigint
 CHANNEL = "gx_event"  # NOTIFY channel; the payload is the last position
 
 

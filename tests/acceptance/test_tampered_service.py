@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 import yaml
 
+from extender.store.connections import plain_url
 from extender.store.embedded.embedded_server import EmbeddedPostgres
-from extender.store.engine import plain_url
 from tests.acceptance.test_process_kills import a_service
 from tests.support import waiting
 from tests.support.logs.postgres import run

@@ -24,7 +24,7 @@ from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.state_dto import Scope
 from extender.snapshots.state_loader import backfill_snapshots
 from extender.store import schema_migration
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PROJECTING, PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, reading_pool

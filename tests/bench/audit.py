@@ -28,7 +28,7 @@ from deploy.demo.ports import free_port
 from extender.control.monitors.read_model_projector import project_all
 from extender.snapshots.state_loader import backfill_snapshots
 from extender.store import schema_migration
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PROJECTING, PostgresReadModels
 from extender.store.snapshot_table import PostgresSnapshots

@@ -54,9 +54,9 @@ from extender.ports.cluster_ports import Binding, Condition, PodRef
 from extender.ports.log_ports import LeaseGrant
 from extender.ports.written_names import SCHEDULED
 from extender.runtime.system_clock import SystemClock
+from extender.store.connections import ConnectionPool
 from extender.store.decision_inputs import SETTINGS as STORING_INPUTS
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.bench.stand_in import Exchange
 

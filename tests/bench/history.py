@@ -28,7 +28,7 @@ from extender.core.log.events import (
     ReservationReleased,
 )
 from extender.core.model.ids import NIL_GANG, Epoch, GangUid, NodeName, PlanId, PodUid, Position
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.event_codec import EMPTY_CHAIN
 from extender.store.projections import PostgresReadModels
 from tests.support.logs.bulk_log import copy_events, writing_connection

@@ -21,7 +21,7 @@ from extender.core.planner.model.node_table import NodeTable
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, Refusal
 from extender.core.planner.planning import plan
 from extender.store import schema_migration
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PROJECTING, PostgresReadModels, rebuild_projection
 from tests.bench import latency, planner, preemption, victim_search

@@ -37,8 +37,8 @@ from extender.core.planner.plan_types import (
 )
 from extender.core.planner.planning import plan
 from extender.store import schema_migration
+from extender.store.connections import ConnectionPool
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import ConnectionPool
 from tests.bench.figures import Figure, Scale
 from tests.bench.history import START_US
 from tests.bench.planner import leaf, make_nodes

@@ -13,7 +13,7 @@ import uvloop
 
 from extender.queries.log.reports import DAY_US, REPORTS, ReportQuery
 from extender.store import schema_migration
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.queries.event_queries import reading_pool
 from extender.store.queries.report_queries import PostgresReportQueries, query_of
 from tests.bench.asof import analyze

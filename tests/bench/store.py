@@ -31,8 +31,8 @@ from extender.queries.log.gang_history import HistoryQuery, history
 from extender.runtime.system_clock import SystemClock
 from extender.snapshots.state_loader import load_state, save_snapshot
 from extender.store import schema_migration
+from extender.store.connections import ConnectionPool
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import ConnectionPool
 from extender.store.log.event_codec import Row, encode_event
 from extender.store.log.log_reader import PAGE, PAGE_EVENTS, reading_connection
 from extender.store.log.postgres_event_log import PostgresEventLog

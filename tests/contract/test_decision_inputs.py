@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.core.planner.plan_types import DecisionInput
+from extender.store.connections import ConnectionPool
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import ConnectionPool
 from tests.support.hypothesis_profile import examples
 from tests.support.logs.fake_store import FakeDecisionInputs
 

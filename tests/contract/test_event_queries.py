@@ -22,9 +22,10 @@ from extender.core.log.events import (
     VictimPod,
     VictimUnit,
 )
+from extender.core.model.errors import BadInput
 from extender.core.model.ids import NIL_GANG, Position
 from extender.ports.query_ports import EventFilter
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
@@ -265,3 +266,28 @@ async def test_namespaces_that_were_ever_named(reader):
 )  # fmt: skip
 async def test_gangs_of_a_name_in_any_namespace(reader, name, gangs):
     assert list(await reader.gangs_named(name)) == gangs
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("after", 2**63 - 1),
+        ("after", 2**70),
+        ("gang", "team-a/ser\0ve"),
+        ("node", "n\0"),
+        ("plan", "\0"),
+    ],
+)
+def test_what_no_log_can_have_is_refused_by_its_field(field, value):
+    with pytest.raises(BadInput, match=f"^{field}: "):
+        EventFilter(**{field: value})
+
+
+@pytest.mark.postgres
+async def test_a_text_that_postgresql_cannot_have_is_no_outage(database_url):
+    async with opened(database_url) as (_, queries):
+        assert (await queries.page(EventFilter(after=Position(2**63 - 2)))).events == ()
+        with pytest.raises(BadInput, match="asking the log"):
+            await queries.placements("team-a/\0")
+        with pytest.raises(BadInput, match="asking the log"):
+            await queries.position_at(2**63)

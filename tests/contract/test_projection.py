@@ -6,7 +6,7 @@ import pytest
 
 from extender.core.log.events import PodBound
 from extender.core.model.ids import NodeName, PlanId, PodUid, Position
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, reading_pool

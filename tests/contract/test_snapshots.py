@@ -8,7 +8,7 @@ import pytest
 from extender.core.model.ids import Position
 from extender.ports.log_ports import Snapshot
 from extender.runtime.log_keys import make_key, parse_keys
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.fake_store import FakeDatabase, FakeEventLog, FakeSnapshots, Script

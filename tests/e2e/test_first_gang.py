@@ -23,8 +23,8 @@ from sqlalchemy import make_url
 
 from deploy.demo.ports import free_port
 from extender.cli.certificates.certificate_folder import CertificateFolder
+from extender.store.connections import plain_url
 from extender.store.embedded.os_account import find_binaries
-from extender.store.engine import plain_url
 from tests.controlplane.api import Api
 from tests.controlplane.objects import a_node
 from tests.controlplane.plane import ControlPlane

@@ -21,8 +21,8 @@ import pytest
 from sqlalchemy import URL, make_url
 
 from deploy.demo.ports import free_port
+from extender.store.connections import plain_url
 from extender.store.embedded.os_account import find_binaries
-from extender.store.engine import plain_url
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import Process
 from tests.e2e.conftest import NEWEST, require_programs

@@ -44,8 +44,8 @@ from extender.queries.log.event_stream import EventStream
 from extender.queries.state.historical_state import HistoricalState
 from extender.queries.state.node_inventory import NodeInventory
 from extender.runtime.system_clock import SystemClock
+from extender.store.connections import ConnectionPool
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, reading_pool

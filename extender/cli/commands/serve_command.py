@@ -112,7 +112,7 @@ def serve(**flags: Any) -> None:  # noqa: ANN401 -- one per setting, see `settin
 def start_text(settings: Settings) -> str:
     """Return what is printed at the start on a terminal: address and page, cluster and database, how it is stopped."""
     from extender.cluster.connection.api_client import configuration_source
-    from extender.store.engine import place_of
+    from extender.store.connections import place_of
 
     cluster = (
         f"manifests in {', '.join(settings.cluster)}"

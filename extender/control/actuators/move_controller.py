@@ -160,8 +160,7 @@ class MoveController:
         """End the moves that are under way; what is held for them is free. Raises as `pause`."""
         moves = self._under_way()
         text = "the pod of the current move has left its node" if moves.lost_us else ""
-        source = self._source(f"request of {by}")
-        await self._append(ended(moves, source, "stopped", text, by=by))
+        await self._append(ended(moves, self._source(f"request of {by}"), "stopped", text, by=by))
 
     def _writable(self) -> ReservationState:
         if not self._leader.may_record():
@@ -200,8 +199,7 @@ class MoveController:
         if moves is None:
             return []
         self._idle.begin_round(self._leader.terms)
-        is_there = moves.current.uid in view.pods
-        mark = (moves.made, moves.lost_us, moves.paused, is_there)
+        mark = (moves.made, moves.lost_us, moves.paused, moves.current.uid in view.pods)
         context = MovesContext(
             actor=self._settings.identity,
             cause=cause,

@@ -129,7 +129,6 @@ class StatusReporter:
     def __init__(
         self, cluster: Cluster, leader: Leader, clock: Clock, *, show_names: bool = False
     ) -> None:
-        """Make the reporter."""
         self._show_names = show_names
         self._cluster = cluster
         self._leader = leader

@@ -188,10 +188,6 @@ class WorkQueue(Generic[K]):
         """Return whether a worker has taken a key."""
         return key in self._active
 
-    def qsize(self) -> int:
-        """Return the number of keys that are due and wait for a worker."""
-        return len(self._ready)
-
     def empty(self) -> bool:
         """Return whether no key waits for a worker."""
         return not self._ready

@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from extender.control.log.leader import Leader
-from extender.core.log.reservation_state import ReservationState, claims_of_kind
+from extender.core.log.reservation_state import claims_of_kind
 from extender.ports.log_ports import Clock
 
 # A small tree is bound by then. Members that take longer wait for something else, such as kube-scheduler.
@@ -40,12 +40,8 @@ class PlacementPriority:
         state = self._leader.committed
         if state.claims_on is self._old:
             return False
-        if reserved_since(state, self._clock.recording_us() - FRESH_MS * 1000):
+        old_us = self._clock.recording_us() - FRESH_MS * 1000
+        if any(held.at_us > old_us for held in claims_of_kind(state, "reservation")):
             return True
         self._old = state.claims_on
         return False
-
-
-def reserved_since(state: ReservationState, at_us: int) -> bool:
-    """Return whether a member that is not bound yet got its reservation after a time, in microseconds since the epoch."""
-    return any(reservation.at_us > at_us for reservation in claims_of_kind(state, "reservation"))

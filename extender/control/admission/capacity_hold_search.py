@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from concurrent.futures.process import BrokenProcessPool
 from typing import Final
 
@@ -25,8 +24,6 @@ from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, PlanId
 from extender.core.planner.plan_types import DecisionInput, Plan, PlanRequest
-
-log = logging.getLogger(__name__)
 
 # a tree for which no place was found is looked at again after this time, ...
 AGAIN_MS: Final = 60_000
@@ -127,8 +124,7 @@ class CapacityHoldSearch:
         beside = frozenset(h.hold for h in now.pending.capacity_holds.values())
         try:
             place, now = await self._place(requests, now)
-        except BrokenProcessPool:  # twice on the same input
-            log.exception("planner process died", extra={"root": search.tree.root.key.path})
+        except BrokenProcessPool:
             place = None
         if not isinstance(place, _Place):
             self._pause(search.uid, beside, place, now)

@@ -5,7 +5,6 @@ A search begins only while the refusal of the tree holds: what its required doma
 
 from __future__ import annotations
 
-import logging
 from concurrent.futures.process import BrokenProcessPool
 
 import msgspec
@@ -26,8 +25,6 @@ from extender.core.model.ids import GangUid
 from extender.core.model.nodes import LostMembers
 from extender.core.planner.plan_types import DecisionInput, Plan, PlanRequest
 from extender.core.preempt.preemption_planning import decide_give_up, unbound_reservations
-
-log = logging.getLogger(__name__)
 
 
 class _InVain(msgspec.Struct, frozen=True, gc=False):
@@ -77,8 +74,8 @@ class LostMemberSearch:
                     self._parts.barriers.wakeup.wake()
                     return
                 reasons.append(reason)
-        except BrokenProcessPool:  # twice on the same input
-            log.exception("planner process died", extra={"root": search.tree.root.key.path})
+        except BrokenProcessPool:
+            pass  # it has no more reasons
         self._in_vain[search.uid] = _InVain(current.request, tuple(reasons))
         self._publish()
 

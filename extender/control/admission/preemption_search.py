@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from concurrent.futures.process import BrokenProcessPool
 
 import msgspec
@@ -27,8 +26,6 @@ from extender.core.preempt.preemption_planning import (
     unbound_reservations,
 )
 from extender.telemetry import METRICS
-
-log = logging.getLogger(__name__)
 
 # A tree waits so long after its search crashed the planner process twice.
 CRASHED_MS = 60_000
@@ -89,7 +86,6 @@ class PreemptionSearch:
                 self._parts.planner.judge(encoded, verdict)
             )
         except BrokenProcessPool:
-            log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
             self._policy.answered(uid, None, CRASHED_MS)
             self._wakeup.wake()  # it is refused without victims meanwhile
             return None
@@ -129,8 +125,7 @@ class PreemptionSearch:
             # the cluster has changed: the next pass searches again
             self._wakeup.wake()
             return False
-        units = [unit.name for unit in answer.victims]
-        held = unbound_reservations(view, state, forest, units)
+        held = unbound_reservations(view, state, forest, [unit.name for unit in answer.victims])
         if not self._parts.barriers.binding().isdisjoint(r.uid for r in held):
             # a member of a victim is being bound: the next pass evicts it with its unit
             self._wakeup.wake()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures.process import BrokenProcessPool
@@ -60,8 +59,6 @@ from extender.core.planner.preempt.judgement import Judgement
 from extender.core.preempt.preemption_planning import is_being_evicted, leaves_being_evicted
 from extender.core.reconcile.reservation_checks import retry_time_us
 from extender.telemetry import METRICS
-
-log = logging.getLogger(__name__)
 
 # A refusal that differs from the recorded one only in numbers is recorded after a pause, which doubles each time.
 NUMBERS_FIRST_MS = 5_000
@@ -195,8 +192,7 @@ class TreeAdmission:
         )
         try:
             verdict, took_ms, moment = await self._searches.away(self._parts.planner.plan(encoded))
-        except BrokenProcessPool:  # twice on the same input
-            log.exception("planner process died", extra={"root": tree_request.tree.root.key.path})
+        except BrokenProcessPool:
             self._trees[uid].not_before_ms = self._parts.clock.monotonic_ms() + CRASHED_MS
             return
         METRICS.planned(verdict, took_ms)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures.process import BrokenProcessPool
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -158,6 +159,7 @@ class TreeSearches:
             Its answer, how many milliseconds it took, and the moment after that: cluster and state may have changed.
 
         Raises:
+            BrokenProcessPool: The planner process died.
             NotLeading: The lease was lost meanwhile, even if it was acquired again: another leader may have decided between,
                 and the first pass of a term compares the cluster with the log before anything is admitted.
         """
@@ -168,13 +170,15 @@ class TreeSearches:
         self.turn.release()
         try:
             answer, answered_ms = await work, self._parts.clock.monotonic_ms() - began_ms
+        except BrokenProcessPool:  # twice on the same input
+            log.exception("planner process died", extra={"root": self._running.tree.root.key.path})
+            raise
         finally:
             took_ms = self._parts.clock.monotonic_ms() - began_ms
             self._turns.charge(namespace, took_ms)
             METRICS.searched(namespace, took_ms)
             if self._running.holds_up:
-                held_ms = self._held_up_ms.get(namespace, 0)
-                self._held_up_ms[namespace] = held_ms + took_ms
+                self._held_up_ms[namespace] = self._held_up_ms.get(namespace, 0) + took_ms
             await self.turn.acquire()
         if self._parts.leader.terms != terms:
             raise NotLeading(

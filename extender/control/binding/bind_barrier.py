@@ -447,11 +447,8 @@ class BindBarriers:
         live = [call for call in arrival.calls if call.alive()]
         if not live:
             return "the caller has gone"
-        newest_ms = max(call.arrived_ms for call in live)
-        age_ms = self._clock.monotonic_ms() - newest_ms
-        if age_ms > self._settings.bind_post_within_ms:
-            return TOO_LATE
-        return ""
+        age_ms = self._clock.monotonic_ms() - max(call.arrived_ms for call in live)
+        return TOO_LATE if age_ms > self._settings.bind_post_within_ms else ""
 
     def _overtaken(self, reservations: Iterable[Reservation]) -> bool:
         """Return whether the view shows other pods in the capacity of one of these, before a pass has recorded it."""

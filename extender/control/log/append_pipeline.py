@@ -40,13 +40,8 @@ def stamp_events(
                 event_id=clock.new_id(),
                 epoch=epoch,
                 at_us=at_us,
-                gang_uid=draft.gang_uid,
                 stream_version=version,
-                gang=draft.gang,
-                actor=draft.actor,
-                cause=draft.cause,
-                cause_position=draft.cause_position,
-                data=draft.data,
+                **msgspec.structs.asdict(draft),
             )
         )
     return tuple(events)

@@ -73,11 +73,6 @@ class Leader(LeaseLoop):
         """Return the pending state: the committed state with the events in flight."""
         return self.appends.pending
 
-    @property
-    def in_flight(self) -> int:
-        """Return the number of appends whose outcome is not known yet."""
-        return self.appends.in_flight
-
     async def append(self, drafts: Sequence[ev.NewEvent]) -> tuple[ev.RecordedEvent, ...]:
         """Append drafts and wait until they are durable and part of the committed state.
 

@@ -173,8 +173,7 @@ class LeaseLoop(LeaderRole):
         if self.lease.grant is not grant:
             return False  # `history` keeps what was found
         if truncated is not None:
-            reason = f"history lost: {truncated.message}; comparing with the cluster"
-            self.begin_recovery(reason)
+            self.begin_recovery(f"history lost: {truncated.message}; comparing with the cluster")
         self.appends.load(state)
         return True
 

@@ -192,8 +192,7 @@ class ControlLoop:
             NotLeading: The pass began in another term, whose state and cluster it has compared.
         """
         if self._parts.leader.terms != self._terms:
-            msg = "the lease was lost during the pass, and acquired again"
-            raise NotLeading(msg)
+            raise NotLeading("the lease was lost during the pass, and acquired again")
         if not self._faults.waits(name):
             with self._faults.alone(name):
                 await work(self._parts.observer.after_appends(begun))

@@ -69,8 +69,7 @@ class EventLoopMonitor:
         """Beat until cancelled; the thread ends then."""
         self._loop_thread = threading.get_ident()
         self._beat_ms = self._clock.monotonic_ms()
-        thread = threading.Thread(target=self._watch, name="lease", daemon=True)
-        thread.start()
+        threading.Thread(target=self._watch, name="lease", daemon=True).start()
         try:
             while True:
                 await asyncio.sleep(BEAT_S)

@@ -151,8 +151,7 @@ class LogVerifier:
     async def _conclude(self, findings: Sequence[LogFinding]) -> None:
         """Record findings that are new, and show all in the metrics."""
         for kind in ADVICE:
-            count = sum(finding.kind == kind for finding in findings)
-            METRICS.log_findings.labels(kind).set(count)
+            METRICS.log_findings.labels(kind).set(sum(f.kind == kind for f in findings))
         new = [f for f in findings if (f.kind, f.place) not in self._recorded]
         drifts = (
             DriftDetected(kind=f.kind, object=f.place, message=f"{f.full_message}; {f.advice}")

@@ -158,8 +158,7 @@ class ExtenderService:
             return
         for check in self._leader_checks():
             if not check.ok:
-                msg = f"cannot answer now: {check.name}: {check.reason}"
-                raise NotReady(msg)
+                raise NotReady(f"cannot answer now: {check.name}: {check.reason}")
 
     def known_pod(self, uid: PodUid) -> Pod | None:
         """Return a pod from the informers, or None."""

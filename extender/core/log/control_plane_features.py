@@ -190,9 +190,7 @@ NOT_CONFIGURED: Final = "GANG_EXTENDER_SCHEDULER_METRICS_URL is not set"
 def _compared(trial: DryRunResult) -> Object:
     """Return the part of a sample that is compared with the answer: of a pod only the reference to its group."""
     spec: Object = trial.sample.body["spec"]
-    if trial.sample.plural == "pods":
-        return {"schedulingGroup": spec["schedulingGroup"]}
-    return spec
+    return {"schedulingGroup": spec["schedulingGroup"]} if trial.sample.plural == "pods" else spec
 
 
 def native_of(scheduler: SchedulerGates, served: Sequence[str] = ()) -> tuple[Known, str]:

@@ -13,10 +13,8 @@ from typing import Final
 import msgspec
 
 from extender.core.log import events as ev
-from extender.core.log.reservation_state import preemption_summary
-
-HOLDS_CAPACITY: Final = ("admitted", "scheduled")
-BEGUN_BY: Final = ("deleted", "evicted", "unobserved")
+from extender.core.log.gang_phase import HOLDS_CAPACITY
+from extender.core.log.reservation_state import EVICTED_BY_EXTENDER, preemption_summary
 
 
 class PlacementRow(msgspec.Struct, eq=False, gc=False):
@@ -51,15 +49,15 @@ class GangRow(msgspec.Struct, eq=False, gc=False):
 
     gang_uid: str
     gang: str
-    kind: str
-    priority: int
-    state: str
-    phase: str
-    outcome: str | None
-    reasons: tuple[str, ...]
-    last_decision_position: int | None
-    from_position: int
-    from_at_us: int
+    kind: str = ""
+    priority: int = 0
+    state: str = ""
+    phase: str = "observed"
+    outcome: str | None = None
+    reasons: tuple[str, ...] = ()
+    last_decision_position: int | None = None
+    from_position: int = 0
+    from_at_us: int = 0
     to_position: int | None = None
     to_at_us: int | None = None
 
@@ -89,9 +87,9 @@ class PreemptionRow(msgspec.Struct, eq=False):
     gang: str
     kind: str
     priority: int
-    started_units: set[str]
-    evicted: int
-    pending: bool
+    started_units: set[str] = set()
+    evicted: int = 0
+    pending: bool = True
     outcome: str | None = None
     ended_position: int | None = None
     ended_at_us: int | None = None
@@ -350,9 +348,6 @@ class IntervalRows:
             gang=event.gang,
             kind=_text(data.kind),
             priority=data.priority,
-            started_units=set(),
-            evicted=0,
-            pending=True,
             victims=list(victims.values()),
         )
         self.begun["preemption"] += 1
@@ -381,7 +376,7 @@ class IntervalRows:
                 victim.status, victim.via = "gone", data.via
                 victim.gone_position, victim.gone_at_us = event.position, event.at_us
             row.evicted += 1
-            if data.via in BEGUN_BY:
+            if data.via in EVICTED_BY_EXTENDER:
                 row.started_units.add(_text(data.unit))
         elif isinstance(data, ev.PreemptionCompleted):
             row.outcome = row.outcome or "completed"
@@ -420,20 +415,7 @@ def _placement(
 
 def _next_row(event: ev.RecordedEvent, before: GangRow | None) -> GangRow:
     """Return the next row of a gang, to be changed: as before, or that of a new gang."""
-    if before is None:
-        return GangRow(
-            gang_uid=event.gang_uid,
-            gang=event.gang,
-            kind="",
-            priority=0,
-            state="",
-            phase="observed",
-            outcome=None,
-            reasons=(),
-            last_decision_position=None,
-            from_position=event.position,
-            from_at_us=event.at_us,
-        )
+    before = before or GangRow(gang_uid=event.gang_uid, gang=event.gang)
     return msgspec.structs.replace(before, from_position=event.position, from_at_us=event.at_us)
 
 

@@ -486,8 +486,8 @@ class WorkloadTree(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     resumed_us: int = 0  # when it was resumed last; 0: never
 
 
-class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
-    """The fold of all events up to `position`."""
+class StateFields(msgspec.Struct):
+    """The fields of `ReservationState`, which is frozen; those of `StateProjector` are mutable."""
 
     position: Position = Position(0)
     epoch: Epoch = Epoch(0)
@@ -509,6 +509,10 @@ class ReservationState(msgspec.Struct, frozen=True, kw_only=True):
     truncated_epoch: Epoch = Epoch(0)
     features: ControlPlaneFeaturesDetected | None = None  # the last record
     trees: Map[str, WorkloadTree] = Map()  # by the UID of the workload
+
+
+class ReservationState(StateFields, frozen=True):  # type: ignore[misc]  # as `GangState`
+    """The fold of all events up to `position`."""
 
 
 EMPTY = ReservationState()

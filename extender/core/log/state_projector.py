@@ -34,6 +34,7 @@ from extender.core.log.reservation_state import (
     RejectionState,
     Reservation,
     ReservationState,
+    StateFields,
     UnusedHolds,
     WorkloadTree,
     cancelled_preemption,
@@ -100,6 +101,7 @@ class _OpenGang(GangFields, eq=False):
 
 
 _values = attrgetter(*GangFields.__struct_fields__)
+_state_values = attrgetter(*StateFields.__struct_fields__)
 
 
 def _opened_gang(gang: GangState, opened: _Open) -> _OpenGang:
@@ -142,10 +144,8 @@ class StateProjector:
     """
 
     __slots__ = (
-        "_at_us", "_capacity_holds", "_claims_before", "_epoch", "_evicted_pods", "_evicted_units", "_features", "_gang_of", "_gang_of_before", "_known",
-        "_knows_ended", "_moves", "_open_nodes", "_opened", "_past", "_preemptions", "_rejections", "_rejections_of",
-        "_roots", "_stream_versions", "_trees", "_truncated_epoch",
-        "_unsorted_rejections", "_unused_holds", "position",
+        "_claims_before", "_gang_of", "_gang_of_before", "_known", "_knows_ended", "_now", "_open_nodes", "_opened", "_past",
+        "_rejections", "_rejections_of", "_roots", "_stream_versions", "_trees", "_unsorted_rejections", "position",
     )  # fmt: skip
 
     def __init__(
@@ -159,10 +159,8 @@ class StateProjector:
         self.position = state.position
         self._knows_ended = knows_ended and not past
         self._past = past
-        self._epoch = state.epoch
-        self._at_us = state.at_us
-        self._truncated_epoch = state.truncated_epoch
-        self._features = state.features
+        # What is small is changed here, one by one; the other maps are opened, and closed at the end.
+        self._now = StateFields(*_state_values(state))
         opened: _Open = dict if bulk else cast("_Open", Map.mutate)
         self._trees = opened(state.trees)
         self._opened: _Open = dict if past else opened  # for maps of one root, or of one node
@@ -176,53 +174,29 @@ class StateProjector:
         self._gang_of: MutableMapping[PodUid, GangUid] = {} if past else opened(state.gang_of)
         self._gang_of_before = None if past else state.gang_of  # None: it has changed
         self._rejections = opened(state.rejections)
-        self._preemptions = state.preemptions  # few: changed one by one
-        self._capacity_holds = state.capacity_holds  # few, too
-        self._unused_holds = state.unused_holds
-        self._moves = state.moves
-        self._evicted_units = state.evicted_units
-        self._evicted_pods = state.evicted_pods
         # By root: the keys of its rejections. Those of the state are added when the first root ends.
         self._rejections_of: dict[GangUid, set[RejectionKey]] = {}
         self._unsorted_rejections: Map[RejectionKey, RejectionState] | None = state.rejections
 
     def close(self) -> ReservationState:
         """Return the current state."""
-        gangs = self._known
-        closed = _plain if self._past else _closed
+        now, closed = self._now, _plain if self._past else _closed
         for uid, root in self._roots.items():
-            gangs[uid] = root.close(closed)
-        claims_on = self._claims_before
+            self._known[uid] = root.close(closed)
         if self._open_nodes:
-            nodes = claims_on.mutate()
+            nodes = self._claims_before.mutate()
             for node, claims in self._open_nodes.items():
                 if claims:
                     nodes[node] = _closed(claims)
                 else:
                     nodes.pop(node, None)
-            claims_on = nodes.finish()
-        gang_of = self._gang_of_before  # the same object where no event has changed them
-        if gang_of is None:
-            gang_of = _closed(self._gang_of)
-        return ReservationState(
-            position=self.position,
-            epoch=self._epoch,
-            at_us=self._at_us,
-            gangs=_closed(gangs),
-            stream_versions=_closed(self._stream_versions),
-            claims_on=claims_on,
-            gang_of=gang_of,
-            rejections=_closed(self._rejections),
-            preemptions=self._preemptions,
-            evicted_units=self._evicted_units,
-            evicted_pods=self._evicted_pods,
-            capacity_holds=self._capacity_holds,
-            unused_holds=self._unused_holds,
-            moves=self._moves,
-            truncated_epoch=self._truncated_epoch,
-            features=self._features,
-            trees=_closed(self._trees),
-        )
+            now.claims_on = nodes.finish()
+        if self._gang_of_before is None:  # else it stays the same object
+            now.gang_of = _closed(self._gang_of)
+        now.position = self.position
+        now.gangs, now.stream_versions = _closed(self._known), _closed(self._stream_versions)
+        now.rejections, now.trees = _closed(self._rejections), _closed(self._trees)
+        return ReservationState(*_state_values(now))
 
     def apply(self, events: Iterable[ev.RecordedEvent]) -> None:
         """Apply events in order.
@@ -231,6 +205,7 @@ class StateProjector:
             CorruptLog: An event does not continue the log or its stream.
         """
         versions, apply, knows_ended = self._stream_versions, self._apply, self._knows_ended
+        now = self._now
         for event in events:
             uid = event.gang_uid
             version = versions.get(uid, 0 if knows_ended else event.stream_version - 1) + 1
@@ -242,9 +217,8 @@ class StateProjector:
                 raise CorruptLog(msg)
             versions[uid] = version
             self.position = event.position
-            self._epoch = event.epoch
-            self._at_us = event.at_us
-            under_way = self._moves is not None
+            now.epoch, now.at_us = event.epoch, event.at_us
+            under_way = now.moves is not None
             apply(event)
             if under_way:
                 self._follow_moves(event)
@@ -296,23 +270,23 @@ class StateProjector:
             case ev.CapacityHoldReleased() as data:
                 self._end_hold(event, data)
             case ev.HistoryTruncated():
-                self._truncated_epoch = event.epoch
+                self._now.truncated_epoch = event.epoch
             case ev.ControlPlaneFeaturesDetected() as data:
-                self._features = data
+                self._now.features = data
             case ev.TreeCompiled() | ev.TreeRefused() as data:
                 self._trees[data.uid] = _tree(event, data, self._trees.get(data.uid))
             case ev.TreeRetired() as data:
                 self._trees.pop(data.uid, None)
             case ev.BindBarrierTimedOut() | ev.PodBindFailed() as data:
                 self._root(event).bind_failure = _bind_failure(event, data)
-            case ev.MovesPlanned() if self._moves is None:
+            case ev.MovesPlanned() if self._now.moves is None:
                 self._follow_moves(event)
             case _:  # it changes no state, or `apply` follows the moves
                 pass
 
     def _follow_moves(self, event: ev.RecordedEvent) -> None:
-        before = self._moves
-        self._moves = moves = after_event(before, event)
+        before = self._now.moves
+        self._now.moves = moves = after_event(before, event)
         if moves is not before:
             self._replace_claims(before.claims() if before else (), moves.claims() if moves else ())
 
@@ -370,7 +344,7 @@ class StateProjector:
         root.plan, root.priority, root.groups = plan, priority, data.groups
         root.last_decision = None
         root.refused_since_us = 0
-        if (preemption := self._preemptions.get(uid)) is not None:
+        if (preemption := self._now.preemptions.get(uid)) is not None:
             # the reservations of the preemptor replace its claims
             self._set_preemption(uid, msgspec.structs.replace(preemption, claims=Map()))
         if isinstance(data, ev.GangAdmitted):
@@ -390,35 +364,35 @@ class StateProjector:
             )),
         )  # fmt: skip
         self._drop_capacity_hold(event.gang_uid)
-        self._capacity_holds = self._capacity_holds.set(event.gang_uid, hold)
+        self._now.capacity_holds = self._now.capacity_holds.set(event.gang_uid, hold)
         self._replace_claims((), hold.pods)
 
     def _drop_capacity_hold(self, uid: GangUid) -> None:
-        hold = self._capacity_holds.get(uid)
+        hold = self._now.capacity_holds.get(uid)
         if hold is not None:
-            self._capacity_holds = self._capacity_holds.delete(uid)
+            self._now.capacity_holds = self._now.capacity_holds.delete(uid)
             self._replace_claims(hold.pods)
 
     def _end_hold(self, event: ev.RecordedEvent, data: ev.CapacityHoldReleased) -> None:
         """Remove the hold of a root, unless it is another one; what it did not use delays the next one."""
-        hold = self._capacity_holds.get(event.gang_uid)
+        hold = self._now.capacity_holds.get(event.gang_uid)
         if hold is None or hold.hold != data.hold:
             return
         self._drop_capacity_hold(event.gang_uid)
         if data.reason not in _COUNTED_HOLD:
             return
         namespace, now_us = namespace_of(hold.gang), event.at_us
-        recent = {n: u for n, u in self._unused_holds.items() if counts_as_unused(u, now_us)}
+        recent = {n: u for n, u in self._now.unused_holds.items() if counts_as_unused(u, now_us)}
         delays = data.reason in UNUSED_HOLD
         unused = _with_unused(recent.get(namespace), hold, now_us, delays=delays)
-        self._unused_holds = Map(recent | {namespace: unused})
+        self._now.unused_holds = Map(recent | {namespace: unused})
         if delays and self._exists(event.gang_uid):
             self._root(event).no_hold_until_us = unused.until_us
 
     def _preempt(self, event: ev.RecordedEvent, data: ev.PreemptionPlanned) -> None:
         uid, extras = event.gang_uid, False
-        self._evicted_pods = recently_gone(self._evicted_pods, event.at_us)
-        if (before := self._preemptions.get(uid)) is not None:  # replaced: its victims end, too
+        self._now.evicted_pods = recently_gone(self._now.evicted_pods, event.at_us)
+        if (before := self._now.preemptions.get(uid)) is not None:  # replaced: its victims end, too
             self._remember_gone(event, before, before.victims)
         if data.kind != "Pod":
             root = self._root(event)
@@ -435,7 +409,7 @@ class StateProjector:
     ) -> None:
         """Apply an event of the preemption of a root; one of an unknown preemption is ignored."""
         uid = event.gang_uid
-        before = self._preemptions.get(uid)
+        before = self._now.preemptions.get(uid)
         if before is None:
             return
         match data:
@@ -468,28 +442,28 @@ class StateProjector:
         """Record victims that leave the pending preemptions, until their end as members is recorded."""
         evicted = evicted_pod(event, preemption)
         for uid in pods:
-            self._evicted_pods = self._evicted_pods.set(uid, evicted)
+            self._now.evicted_pods = self._now.evicted_pods.set(uid, evicted)
 
     def _remember(self, event: ev.RecordedEvent, preemption: PendingPreemption, unit: str) -> None:
         """Record a unit that a preemptor evicted: for a tree until it is deleted, for a pod while it is recent."""
         uid = event.gang_uid
         if preemption.kind == "Pod":
             oldest_us = event.at_us - EVICTION_MEMORY_US
-            for other, taken in self._evicted_units.items():
+            for other, taken in self._now.evicted_units.items():
                 if not self._exists(other) and max(taken.values()) < oldest_us:
-                    self._evicted_units = self._evicted_units.delete(other)
+                    self._now.evicted_units = self._now.evicted_units.delete(other)
         elif not self._exists(uid):
             return
-        self._evicted_units = self._evicted_units.set(
-            uid, self._evicted_units.get(uid, Map()).set(unit, event.at_us)
+        self._now.evicted_units = self._now.evicted_units.set(
+            uid, self._now.evicted_units.get(uid, Map()).set(unit, event.at_us)
         )
 
     def _set_preemption(self, uid: GangUid, after: PendingPreemption | None) -> None:
-        before = self._preemptions.get(uid)
+        before = self._now.preemptions.get(uid)
         if after is not None:
-            self._preemptions = self._preemptions.set(uid, after)
+            self._now.preemptions = self._now.preemptions.set(uid, after)
         elif before is not None:
-            self._preemptions = self._preemptions.delete(uid)
+            self._now.preemptions = self._now.preemptions.delete(uid)
         old, new = before.claims if before else _NO_NODES, after.claims if after else _NO_NODES
         if old is not new:
             self._replace_claims(chain(*old.values()), chain(*new.values()))
@@ -583,17 +557,17 @@ class StateProjector:
         else:
             # by the newest preemption that the pod is or was a victim of
             preemptors = [
-                evicted_pod(event, p) for p in self._preemptions.values() if uid in p.victims
+                evicted_pod(event, p) for p in self._now.preemptions.values() if uid in p.victims
             ]
-            evicted = self._evicted_pods.get(uid, NO_PREEMPTOR)
+            evicted = self._now.evicted_pods.get(uid, NO_PREEMPTOR)
             by = max((*preemptors, evicted), key=lambda preemptor: preemptor.position)
             root.last_loss = MemberLoss(
                 pod=data.pod, uid=uid, node=data.node, cause=data.cause, message=data.message,
                 position=event.position, at_us=event.at_us, preemptor=by.preemptor, preemption=by.position,
                 preemptor_priority=by.priority, preemptor_pods=by.pods,
             )  # fmt: skip
-        if uid in self._evicted_pods:
-            self._evicted_pods = self._evicted_pods.delete(uid)
+        if uid in self._now.evicted_pods:
+            self._now.evicted_pods = self._now.evicted_pods.delete(uid)
         if data.cause == "node-lost":
             root.lost_with_node[uid] = member
         elif data.held_until_us:
@@ -648,12 +622,12 @@ class StateProjector:
             for uid in (*reservations, *_closed(root.bound)):
                 self._unassign(uid, root.uid)
             self._replace_claims((*reservations.values(), *root.replacement_holds.values()))
-        preemption = self._preemptions.get(root.uid)
+        preemption = self._now.preemptions.get(root.uid)
         if preemption is not None:  # if it has not ended, its end is in a lost part of the log
             self._set_preemption(root.uid, cancelled_preemption(preemption, ()))
         self._drop_capacity_hold(root.uid)
-        if root.uid in self._evicted_units:
-            self._evicted_units = self._evicted_units.delete(root.uid)
+        if root.uid in self._now.evicted_units:
+            self._now.evicted_units = self._now.evicted_units.delete(root.uid)
         if self._unsorted_rejections is not None:
             for key in self._unsorted_rejections:
                 self._rejections_of.setdefault(key.gang_uid, set()).add(key)

@@ -101,7 +101,7 @@ class LeaderProxy:
         Raises:
             NotReady: No replica leads, or the leader does not answer.
         """
-        address, reason = self._leader_now("bind")
+        address, reason = self._leader_now(even_silent=True)
         if not address:
             raise NotReady(reason)
         try:
@@ -122,7 +122,7 @@ class LeaderProxy:
         """
         if self._leader.leads():
             return None
-        address, reason = self._leader_now("bind")
+        address, reason = self._leader_now(even_silent=True)
         if not address:
             raise QueryUnavailable(f"{request.path} is answered by the leader. {reason}")
         headers = {"Content-Type": JSON}
@@ -165,7 +165,7 @@ class LeaderProxy:
         while not call.closed():
             if self._leader.leads():
                 return None
-            address, reason = self._leader_now(verb)
+            address, reason = self._leader_now(even_silent=verb == "bind")
             if address and not self._stopped:
                 try:
                     answer, misdirected = await self._send(address, call, began_s, deadline_s)
@@ -190,8 +190,12 @@ class LeaderProxy:
         METRICS.extender_requests.labels(verb, "hung-up").inc()
         return VerbAnswer(b"", HUNG_UP)
 
-    def _leader_now(self, verb: Verb) -> tuple[str, str]:
-        """Return the address of the leader, or an empty string and the reason why there is none."""
+    def _leader_now(self, *, even_silent: bool) -> tuple[str, str]:
+        """Return the address of the leader, or an empty string and the reason why there is none.
+
+        Args:
+            even_silent: Also of one that has just given no answer.
+        """
         held = self._leader.follower.lease
         if held is None or held.expired or not held.address:
             return (
@@ -204,7 +208,7 @@ class LeaderProxy:
                 f"the leader {held.holder} is at {held.address}, which has no TLS; set it up there too",
             )
         silent, until_s, reason = self._silent
-        if verb != "bind" and silent == held.address and _now_s() < until_s:
+        if not even_silent and silent == held.address and _now_s() < until_s:
             return "", reason
         return held.address, ""
 

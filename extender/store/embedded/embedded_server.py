@@ -36,44 +36,36 @@ from extender.store.embedded.os_account import (
 from extender.store.schema_migration import AUDITOR, WRITER, prepare_roles
 
 
-def pid_file(server_home: ServerHome) -> list[str]:
-    """Return the lines of `postmaster.pid`: process id first, status eighth; empty without the file."""
+def _read(path: Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
     try:
-        return (
-            (server_home.cluster / "postmaster.pid")
-            .read_text(encoding="utf-8", errors="replace")
-            .splitlines()
-        )
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return []
+        return ""
+
+
+def _pid_file(server_home: ServerHome) -> list[str]:
+    """Return the lines of `postmaster.pid`: process id first, status eighth; empty without the file."""
+    return _read(server_home.cluster / "postmaster.pid").splitlines()
 
 
 def is_ready(server_home: ServerHome, *, pid: int | None = None) -> bool:
     """Return whether the server accepts connections, by postmaster.pid; `pid` detects a stale file."""
-    lines = pid_file(server_home)
-    status_line = 7
-    if len(lines) <= status_line or lines[status_line].strip() != "ready":
+    lines = _pid_file(server_home)
+    if [line.strip() for line in lines[7:8]] != ["ready"]:
         return False
-    return lines[0] == str(pid) if pid is not None else _state(int(lines[0])) not in {"", "Z"}
+    return lines[0] == str(pid) if pid is not None else _state(lines[0]) not in {"", "Z"}
 
 
-def _state(pid: int) -> str:
+def _state(pid: str) -> str:
     """Return the state letter of a process, empty if it does not exist."""
-    try:
-        return (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="utf-8", errors="replace")
-            .rpartition(")")[2]
-            .split()[0]
-        )
-    except (OSError, IndexError):
-        return ""
+    return "".join(_read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[:1])
 
 
 def remove_zombie_pid_file(server_home: ServerHome) -> None:
     """Remove the pid file of a server that is a zombie, as when PID 1 does not wait for orphans."""
-    lines = pid_file(server_home)
-    if lines and lines[0].isdigit() and _state(int(lines[0])) == "Z":
+    lines = _pid_file(server_home)
+    if lines and lines[0].isdigit() and _state(lines[0]) == "Z":
         (server_home.cluster / "postmaster.pid").unlink(missing_ok=True)
 
 
@@ -94,10 +86,8 @@ def log_tail(server_home: ServerHome, *, since: int) -> str:
 
 def diagnostics_size(server_home: ServerHome) -> int:
     """Return the size of the diagnostics, in bytes; 0 without the file."""
-    try:
-        return server_home.diagnostics.stat().st_size
-    except OSError:
-        return 0
+    diagnostics = server_home.diagnostics
+    return diagnostics.stat().st_size if diagnostics.exists() else 0
 
 
 def _tail(server_home: ServerHome, *, since: int, bytes_max: int) -> str:
@@ -297,17 +287,9 @@ class EmbeddedPostgres:
             str(programs / "initdb"), "-D", str(new), "-U", SUPERUSER, "-E", "UTF8", "--locale=C", "--data-checksums",
             "--auth-local=peer", "--auth-host=reject", "--no-instructions", *([] if durable else ["--no-sync"]),
         ])  # fmt: skip
-        self._run(
-            [
-                str(programs / "postgres"),
-                "--single",
-                "-D",
-                str(new),
-                *([] if durable else ["-F"]),
-                "template1",
-            ],
-            stdin=f'CREATE DATABASE "{DATABASE}"\n',
-        )
+        fast = [] if durable else ["-F"]
+        single = [str(programs / "postgres"), "--single", "-D", str(new), *fast, "template1"]
+        self._run(single, stdin=f'CREATE DATABASE "{DATABASE}"\n')
         new.rename(server_home.cluster)
 
     def _write_access_rules(self) -> None:

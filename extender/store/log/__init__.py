@@ -1,1 +1,1 @@
-"""The event log on PostgreSQL: append, read, encode, index; imports `store.engine` and `store.tables`."""
+"""The event log on PostgreSQL: append, read, encode, index; imports `store.connections` and `store.tables`."""

@@ -19,7 +19,7 @@ from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import ExtenderError, InvariantBroken, StoreUnavailable
 from extender.core.model.ids import Position
 from extender.ports.log_ports import LeaseGrant
-from extender.store.engine import ENSURE_DURABLE, KeptConnection
+from extender.store.connections import ENSURE_DURABLE, ConnectionPool
 from extender.store.log.event_codec import EMPTY_CHAIN, Row, encode_event, link
 
 logger = logging.getLogger(__name__)
@@ -74,10 +74,11 @@ class Appender:
 
     def __init__(self, url: str, limits: Limits) -> None:
         self._limits = limits
-        self.connection = KeptConnection(
+        self.connection = ConnectionPool(
             url,
             lambda connection: connection.execute(ENSURE_DURABLE),
             name="append",
+            single=True,
             # Otherwise the server plans every call again, because it prefers custom plans for short arrays.
             settings={"plan_cache_mode": "force_generic_plan"},
             connect_timeout_s=limits.connect_timeout_s,

@@ -6,8 +6,7 @@ bytes, so the format must never change; a new column needs a new kind of hash.
 Stored events never change, and each version of each type stays readable. To change the shape of an event: raise its
 `VERSION`, and that in `project_event.sql`, which a new migration replaces; convert the decoded object of the older version in
 `decode_event_data`, each version to the next one, from nothing but that object; keep the old file in `tests/golden/events` and add
-one of the new version. Every event has version 1 today. The one that changed before 0.1.0 without a new number is `MovesPlanned`: both forms of it
-are read.
+one of the new version. Every event has version 1 today.
 """
 
 from __future__ import annotations
@@ -157,26 +156,11 @@ def decode_event_data(
             f"position {position}: unknown version {schema_version} of {tag}; written by a newer version?"
         )
     try:
-        if tag == "MovesPlanned":
-            payload = _with_requests(payload)
         return _DECODERS[tag].decode(payload)
-    except (msgspec.MsgspecError, ValueError, LookupError, TypeError) as error:
+    except msgspec.MsgspecError as error:
         raise CorruptLog(
             f"position {position}: {tag} version {schema_version} cannot be read: {error}"
         ) from error
-
-
-def _with_requests(payload: bytes) -> bytes:
-    """Return a `MovesPlanned` with the requests at each move; once they were an index into `shapes` of the event."""
-    if b'"shapes"' not in payload:
-        return payload
-    data = msgspec.json.decode(payload, type=dict[str, Any])
-    shapes = data.pop("shapes", None)
-    if shapes is None:
-        return payload
-    moves = msgspec.convert(data["moves"], list[dict[str, Any]])
-    data["moves"] = [move | {"requests": shapes[move.pop("shape")]} for move in moves]
-    return msgspec.json.encode(data)
 
 
 def to_event(row: Columns) -> RecordedEvent:

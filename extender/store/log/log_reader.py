@@ -15,7 +15,7 @@ import asyncpg
 from extender.core.log.events import RecordedEvent
 from extender.core.model.errors import AlteredEvent, CorruptLog, MissingEvent
 from extender.ports.log_ports import LogPage
-from extender.store.engine import close_quietly, connect, our_faults
+from extender.store.connections import one_connection, our_faults
 from extender.store.log.event_codec import EMPTY_CHAIN, image, link, to_event
 
 PAGE_EVENTS = 1000  # 5 ms of decoding; larger pages exceed the processor's caches and are slower
@@ -37,14 +37,10 @@ Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]  # of a connection: a que
 @asynccontextmanager
 async def reading_connection(url: str, *, name: str) -> AsyncIterator[asyncpg.Connection]:
     """Run a block with a separate connection for reading the log."""
-    with our_faults(f"{name}: connecting"):
-        connection = await connect(url, name=name, settings=SETTINGS, command_timeout_s=30.0)
-    try:
-        with our_faults(name):
-            await use_raw_json(connection)
+    options = {"settings": SETTINGS, "command_timeout_s": 30.0}
+    async with one_connection(url, name, name=name, **options) as connection:
+        await use_raw_json(connection)
         yield connection
-    finally:
-        await close_quietly(connection)
 
 
 async def use_raw_json(connection: asyncpg.Connection) -> None:
@@ -109,14 +105,6 @@ async def read_pages(
         await asyncio.wait([fetching])
         if not fetching.cancelled():
             fetching.exception()  # marks it as retrieved for asyncio
-
-
-async def next_page(
-    connection: asyncpg.Connection, *, after: int, previous: bytes, page_events: int
-) -> LogPage:
-    """Return at most a page of events after a position."""
-    rows = await connection.fetch(PAGE, after, 2**62, page_events)
-    return verify(rows, after=after, previous=previous)
 
 
 def verify(rows: Sequence[asyncpg.Record], *, after: int, previous: bytes) -> LogPage:

@@ -8,6 +8,7 @@ the database can terminate that session if it hangs.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,21 +27,21 @@ from extender.ports.log_ports import (
     LogMark,
     LogPage,
 )
-from extender.store.engine import KeptConnection, our_faults
+from extender.store.connections import ConnectionPool, our_faults
 from extender.store.log.appender import Appender, Limits
-from extender.store.log.event_codec import EMPTY_CHAIN
 from extender.store.log.log_reader import (
     HEAD,
+    PAGE,
     PAGE_EVENTS,
     SETTINGS,
     chain_at,
-    next_page,
     read_on_new_connection,
     read_pages,
     reading_connection,
     use_raw_json,
+    verify,
 )
-from extender.store.tables import CHANNEL
+from extender.store.tables import CHANNEL, POSITION_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -100,10 +101,11 @@ class PostgresEventLog:
         limits = limits or Limits()
         self._page_events = page_events
         self._appender = Appender(url, limits)
-        self._connection = KeptConnection(  # for small queries
+        self._connection = ConnectionPool(  # for small queries
             url,
             use_raw_json,
             name=f"{REPLICA}{replica}" if replica else "ask",
+            single=True,
             settings=SETTINGS,
             connect_timeout_s=limits.connect_timeout_s,
             command_timeout_s=limits.command_timeout_s,
@@ -162,20 +164,17 @@ class PostgresEventLog:
 
     async def lease(self) -> LeaseRecord | None:
         """See `EventLog.lease`."""
-        async with self._connection.use("reading the lease") as connection:
-            row = await connection.fetchrow(LEASE)
-        return None if row is None else LeaseRecord(**row)
+        rows = await self._connection.rows("reading the lease", LEASE)
+        return LeaseRecord(**rows[0]) if rows else None
 
     async def time_us(self) -> int:
         """See `EventLog.time_us`."""
-        async with self._connection.use("reading the clock") as connection:
-            return int(await connection.fetchval(TIME))
+        return int(await self._connection.value("reading the clock", TIME))
 
     async def usage(self) -> DatabaseUsage:
         """Return the size of the database, and the replicas whose connection for small queries is open."""
-        async with self._connection.use("reading the size of the database") as connection:
-            row = await connection.fetchrow(USAGE, f"gang-extender {REPLICA}")
-        assert row is not None
+        doing, prefix = "reading the size of the database", f"gang-extender {REPLICA}"
+        (row,) = await self._connection.rows(doing, USAGE, prefix)
         return DatabaseUsage(row["bytes"], tuple(row["replicas"]))
 
     # Writing
@@ -188,34 +187,29 @@ class PostgresEventLog:
 
     async def find(self, event_ids: Sequence[str]) -> Mapping[str, Position]:
         """See `EventLog.find`."""
-        async with self._connection.use("looking events up") as connection:
-            rows = await connection.fetch(FIND, list(event_ids))
+        rows = await self._connection.rows("looking events up", FIND, list(event_ids))
         return {row["event_id"]: Position(row["position"]) for row in rows}
 
     async def head(self) -> LogHead:
         """See `EventLog.head`."""
-        async with self._connection.use("reading the head") as connection:
-            row = await connection.fetchrow(HEAD)
-        return LogHead() if row is None else _head(row["position"], row["hash"], row["at_us"])
+        rows = await self._connection.rows("reading the head", HEAD)
+        return _head(*rows[0]) if rows else LogHead()
 
     async def at(self, position: Position) -> LogHead | None:
         """See `EventLog.at`."""
         if position == 0:
             return LogHead()
-        async with self._connection.use("looking a position up") as connection:
-            row = await connection.fetchrow(AT, position)
-        return None if row is None else _head(position, row["hash"], row["at_us"])
+        rows = await self._connection.rows("looking a position up", AT, position)
+        return _head(position, rows[0]["hash"], rows[0]["at_us"]) if rows else None
 
     async def holds(self, mark: LogMark) -> bool:
         """See `EventLog.holds`."""
         if mark.position == 0:
             return True
-        async with self._connection.use("looking a position up") as connection:
-            row = await connection.fetchrow(AT, mark.position)
-        return (
-            row is not None
-            and mark.event_id in ("", row["event_id"])
-            and mark.chain in (b"", bytes(row["hash"]))
+        rows = await self._connection.rows("looking a position up", AT, mark.position)
+        return any(
+            mark.event_id in ("", row["event_id"]) and mark.chain in (b"", bytes(row["hash"]))
+            for row in rows
         )
 
     def read(
@@ -224,13 +218,9 @@ class PostgresEventLog:
         """See `EventLog.read`. Up to `SHORT_EVENTS` are read without opening a new connection."""
         size = self._page_events
         if until is not None and until - after <= SHORT_EVENTS:
-            return read_pages(self._fetch, after=after, until=until, page_events=size)
+            fetch = functools.partial(self._connection.rows, "reading the log")
+            return read_pages(fetch, after=after, until=until, page_events=size)
         return read_on_new_connection(self._url, after=after, until=until, page_events=size)
-
-    async def _fetch(self, query: str, *values: object) -> list[asyncpg.Record]:
-        async with self._connection.use("reading the log") as connection:
-            rows: list[asyncpg.Record] = await connection.fetch(query, *values)
-            return rows
 
     async def follow(self, *, after: Position) -> AsyncIterator[LogPage]:
         """Yield pages forever; reconnects when the database is unavailable.
@@ -253,12 +243,10 @@ class PostgresEventLog:
                     chain = stored_chain
                     while True:
                         with our_faults("following the log"):
-                            page = await next_page(
-                                connection,
-                                after=position,
-                                previous=chain,
-                                page_events=self._page_events,
+                            rows = await connection.fetch(
+                                PAGE, position, POSITION_MAX, self._page_events
                             )
+                        page = verify(rows, after=position, previous=chain)
                         failures, chain = 0, page.chain
                         if page:
                             position = page[-1].position
@@ -294,10 +282,9 @@ class PostgresEventLog:
             yield connection, wait
 
 
-def _head(position: int | None, chain: bytes | None, at_us: int | None) -> LogHead:
-    if position is None:
-        return LogHead(chain=EMPTY_CHAIN)
-    return LogHead(position=Position(position), chain=chain or EMPTY_CHAIN, at_us=at_us or 0)
+def _head(position: int | None, chain: bytes, at_us: int) -> LogHead:
+    """Return the head of a log; `position` None or 0: it is empty."""
+    return LogHead(position=Position(position), chain=chain, at_us=at_us) if position else LogHead()
 
 
 RENEWAL_TIMEOUT_S = 2.0  # of the connection and of a renewal: an append in flight makes it wait
@@ -308,9 +295,10 @@ class PostgresLeaseRenewal:
 
     def __init__(self, url: str) -> None:
         """Prepare; `open` connects."""
-        self._connection = KeptConnection(
+        self._connection = ConnectionPool(
             url,
             name="lease",
+            single=True,
             connect_timeout_s=RENEWAL_TIMEOUT_S,
             command_timeout_s=RENEWAL_TIMEOUT_S,
         )

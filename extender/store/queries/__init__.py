@@ -1,1 +1,1 @@
-"""Read-only SQL for audit questions and reports; imports `store.engine`, `store.tables`, `store.log`."""
+"""Read-only SQL for audit questions and reports; imports `store.connections`, `store.tables`, `store.log`."""

@@ -10,7 +10,7 @@ that are not indexed yet are searched one by one.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import asyncpg
 
@@ -18,9 +18,10 @@ from extender.core.log.events import RecordedEvent
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, Position
 from extender.ports.query_ports import EventFilter, EventPage, GangIncarnation, PodPlacement
 from extender.runtime.cooperative_yield import Yielder
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.event_codec import Row, to_event
 
+ASKING = "asking the log"
 PLACEMENTS_MAX = 1_000  # of one pod
 LIMIT_MAX = 10_000  # events per answer; the next page is requested with `after`
 PAGE_BYTES_MAX = 8 << 20  # of payloads in a page
@@ -96,7 +97,7 @@ class PostgresEventQueries:
         limit = max(0, min(event_filter.limit, LIMIT_MAX))
         events: list[RecordedEvent] = []
         size, more, pace = 0, False, Yielder()
-        async with self._pool.transaction("asking the log") as connection:
+        async with self._pool.transaction(ASKING) as connection:
             head, indexed = await connection.fetchrow(_ENDS)
             queries = await _queries(connection, event_filter, head, indexed) if limit else ()
             for query in queries:
@@ -120,68 +121,52 @@ class PostgresEventQueries:
         if not root and uid is None:
             return ()
         query = _INCARNATIONS.format("gang" if root else "gang_uid")
-        async with self._pool.use("asking the log") as connection:
-            rows = await connection.fetch(query, root or uid, NIL_GANG, LIMIT_MAX)
+        rows = await self._pool.rows(ASKING, query, root or uid, NIL_GANG, LIMIT_MAX)
         return tuple(GangIncarnation(**row) for row in rows)
 
     async def gangs_named(self, name: str) -> Sequence[str]:
         """See `EventQueries.gangs_named`. Returns at most `LIMIT_MAX`."""
-        async with self._pool.use("asking the log") as connection:
-            return tuple(sorted(row[0] for row in await connection.fetch(_NAMED, name, LIMIT_MAX)))
+        rows = await self._pool.rows(ASKING, _NAMED, name, LIMIT_MAX)
+        return tuple(sorted(row[0] for row in rows))
 
     async def position_at(self, at_us: int) -> Position:
         """See `EventQueries.position_at`."""
-        return Position(await self._value(_POSITION_AT, at_us) or 0)
+        return Position(await self._pool.value(ASKING, _POSITION_AT, at_us) or 0)
 
     async def database_bytes(self) -> int:
         """Return the size of the database, in bytes."""
-        return int(await self._value("SELECT pg_database_size(current_database())"))
+        return int(await self._pool.value(ASKING, "SELECT pg_database_size(current_database())"))
 
     async def has_namespace(self, namespace: str) -> bool:
         """See `EventQueries.has_namespace`."""
-        return bool(namespace) and bool(await self._value(_HAS_NAMESPACE, namespace))
+        return bool(namespace) and bool(await self._pool.value(ASKING, _HAS_NAMESPACE, namespace))
 
     async def has_node(self, node: NodeName) -> bool:
         """See `EventQueries.has_node`."""
-        return bool(await self._value(_HAS_NODE, node))
+        return bool(await self._pool.value(ASKING, _HAS_NODE, node))
 
     async def placements(self, pod: str) -> Sequence[PodPlacement]:
         """See `EventQueries.placements`. Returns the newest, at most `PLACEMENTS_MAX`."""
-        async with self._pool.use("asking the log") as connection:
-            rows = await connection.fetch(_PLACEMENTS, pod, PLACEMENTS_MAX)
+        rows = await self._pool.rows(ASKING, _PLACEMENTS, pod, PLACEMENTS_MAX)
         return tuple(PodPlacement(**row) for row in rows)
 
-    async def _value(self, query: str, *values: object) -> Any:  # noqa: ANN401 -- of any type
-        async with self._pool.use("asking the log") as connection:
-            return await connection.fetchval(query, *values)
+
+# A condition in which `{}` stands for each of the values behind it; a query as SQL, and the values of its parameters.
+_Condition: TypeAlias = tuple[Any, ...]
+_Query: TypeAlias = tuple[str, list[object]]
 
 
-class _Query:
-    """A query of events: its tables, its conditions, and the values of their parameters."""
-
-    def __init__(self, conditions: Iterable[_Condition], order: str) -> None:
-        self._order = order
-        self._tables = ["gx.event e"]
-        self._terms: list[str] = []
-        self.values: list[object] = []
-        for condition in conditions:
-            self.add(*condition)
-
-    def add(self, term: str, *values: object, table: str = "") -> None:
-        """Add a condition in which `{}` stands for each of the values, and the table that it needs."""
-        names = [f"${len(self.values) + number}" for number in range(1, len(values) + 1)]
-        self._terms.append(term.format(*names))
-        self._tables += [table] if table else []
-        self.values += values
-
-    def text(self) -> str:
-        """Return the query as SQL, with a further parameter for the limit."""
-        tables, terms = ", ".join(self._tables), " AND ".join(self._terms)
-        end = f"ORDER BY e.position {self._order} LIMIT ${len(self.values) + 1}"
-        return f"SELECT {_COLUMNS} FROM {tables} WHERE {terms} {end}"  # noqa: S608 -- values are parameters
-
-
-_Condition = tuple[Any, ...]  # the arguments of `_Query.add`
+def _query(conditions: Iterable[_Condition], order: str, *tables: str) -> _Query:
+    """Return a query of events, in which a further parameter is the limit."""
+    terms: list[str] = []
+    values: list[object] = []
+    for term, *given in conditions:
+        values += given
+        numbers = range(len(values) - len(given) + 1, len(values) + 1)
+        terms.append(term.format(*(f"${number}" for number in numbers)))
+    where, end = " AND ".join(terms), f"ORDER BY e.position {order} LIMIT ${len(values) + 1}"
+    text = f"SELECT {_COLUMNS} FROM {', '.join(('gx.event e', *tables))} WHERE {where} {end}"  # noqa: S608 -- values are parameters
+    return text, values
 
 
 async def _queries(
@@ -192,24 +177,23 @@ async def _queries(
     order = "DESC" if event_filter.newest_first else "ASC"
     names = list(_names(event_filter))
     if not names:
-        return (_Query(conditions, order),)
-    indexed = _Query((*conditions, ("e.position <= {}", noted)), order)
-    fresh = _Query((*conditions, ("e.position > {}", noted)), order)
+        return (_query(conditions, order),)
+    indexed: list[_Condition] = [*conditions, ("e.position <= {}", noted)]
+    fresh: list[_Condition] = [*conditions, ("e.position > {}", noted)]
+    tables = []
     for number, (kind, values) in enumerate(names):
         if len(values) == 1:
             # A join: its index gives the order, so a page needs few rows.
-            mention = f"m{number}"
+            tables.append(f"gx.event_reference m{number}")
             term = "{0}.kind = {{}} AND {0}.name = {{}} AND {0}.position = e.position"
-            table = f"gx.event_reference {mention}"
-            indexed.add(term.format(mention), kind, values[0], table=table)
+            indexed.append((term.format(f"m{number}"), kind, values[0]))
         else:
-            indexed.add(
-                "e.position IN (SELECT position FROM gx.event_reference WHERE kind = {} AND name = ANY({}))", kind, values
-            )  # fmt: skip
-        fresh.add(
-            "EXISTS (SELECT FROM gx.references_of(e.type, e.payload) r WHERE r.kind = {} AND r.name = ANY({}))", kind, values
-        )  # fmt: skip
-    return (fresh, indexed) if event_filter.newest_first else (indexed, fresh)
+            term = "e.position IN (SELECT position FROM gx.event_reference WHERE kind = {} AND name = ANY({}))"
+            indexed.append((term, kind, values))
+        term = "EXISTS (SELECT FROM gx.references_of(e.type, e.payload) r WHERE r.kind = {} AND r.name = ANY({}))"
+        fresh.append((term, kind, values))
+    parts = (_query(indexed, order, *tables), _query(fresh, order))
+    return parts[::-1] if event_filter.newest_first else parts
 
 
 def _names(event_filter: EventFilter) -> Iterator[tuple[str, Sequence[str]]]:
@@ -259,7 +243,8 @@ async def _rows(
     connection: asyncpg.Connection, query: _Query, limit: int
 ) -> AsyncIterator[asyncpg.Record]:
     """Yield the rows of a query, which are fetched in pieces."""
-    cursor = await connection.cursor(query.text(), *query.values, limit)
+    text, values = query
+    cursor = await connection.cursor(text, *values, limit)
     while rows := await cursor.fetch(FETCHED):
         for row in rows:
             yield row

@@ -18,7 +18,7 @@ import msgspec
 from extender.core.log.gang_phase import TAKEN, UNDECIDED
 from extender.core.model.ids import Position
 from extender.queries.log.reports import EPOCH, LIMIT_MAX, ReportQuery, ReportRows
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 
 
 class _Query(msgspec.Struct, frozen=True, kw_only=True):

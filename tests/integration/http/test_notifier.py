@@ -35,7 +35,7 @@ from extender.ports.log_ports import NotifiedUpTo
 from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
 from extender.settings import Settings
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
@@ -117,7 +117,7 @@ async def sender(database_url, receiver, key_file):
         running = asyncio.create_task(one.leader.run())
         try:
             await eventually(
-                lambda: one.leader.role == "leading" and not one.leader.in_flight, "leading"
+                lambda: one.leader.role == "leading" and not one.leader.appends.in_flight, "leading"
             )
             yield one
         finally:

@@ -9,8 +9,8 @@ import pytest
 
 from extender.core.model.errors import CorruptLog, StoreUnavailable
 from extender.core.planner.plan_types import DecisionInput
+from extender.store.connections import ConnectionPool
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.queries.event_queries import reading_pool
 from tests.support.logs.fake_store import Script

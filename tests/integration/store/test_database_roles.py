@@ -14,9 +14,9 @@ from extender.core.planner.plan_types import DecisionInput
 from extender.ports.log_ports import Snapshot
 from extender.ports.query_ports import EventFilter
 from extender.store import schema_migration
+from extender.store.connections import ConnectionPool, plain_url
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
-from extender.store.engine import ConnectionPool, plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels, rebuild_projection
 from extender.store.queries.event_queries import PostgresEventQueries, reading_pool

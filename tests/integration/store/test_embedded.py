@@ -21,10 +21,10 @@ from asyncpg import connect_utils
 from extender.core.model.errors import BadInput, InvariantBroken, StoreUnavailable
 from extender.ports.log_ports import START
 from extender.store import schema_migration
+from extender.store.connections import plain_url
 from extender.store.embedded import embedded_server, os_account
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.embedded.os_account import find_binaries, wheel_folder
-from extender.store.engine import plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
 from tests.support.logs.fake_store import Script
 from tests.support.logs.postgres import FAST

@@ -147,27 +147,6 @@ def test_a_version_without_a_conversion_is_no_event(monkeypatch):
         decode_event_data("GangObserved", 1, b'{"kind":"PodGroup"}', position=17)
 
 
-FIRST_FORM = (
-    b'{"plan":"p","question":"drain n0","by":"ann","moves":[{"pod":"ns/a","uid":"u","group":"g","gang":"ns/g","gang_uid":"x",'
-    b'"from":"n0","to":"n1","shape":1,"priority":7}],"shapes":[{"cpu":1},{"cpu":2}],"planner":"1","input_digest":"d","exhausted":true}'
-)
-
-
-def test_moves_are_read_in_their_first_form():
-    """Before 0.1.0 the requests of a move were an index into `shapes` of the event, with the same version."""
-    data = decode_event_data("MovesPlanned", 1, FIRST_FORM, position=17)
-    assert [(m.target, m.requests, m.lost_min) for m in data.moves] == [("n1", {"cpu": 2}, 0)]
-    assert (data.for_gang, data.exhausted) == ("", True)
-    for broken in (
-        FIRST_FORM.replace(b'"shape":1', b'"shape":2'),
-        FIRST_FORM.replace(b'"shape":1,', b""),
-        b'{"moves":[3],"shapes":[]}',
-        b'["shapes"]',
-    ):
-        with pytest.raises(CorruptLog, match="position 17"):
-            decode_event_data("MovesPlanned", 1, broken, position=17)
-
-
 @pytest.mark.parametrize(
     ("tag", "version", "payload"),
     [

@@ -45,7 +45,7 @@ async def test_projected_and_answered_while_it_runs(settings):
         running = asyncio.create_task(service.run(stopping, lambda: None))
         try:
             await eventually(
-                lambda: writer.committed.claims_on and not writer.in_flight, "admitted"
+                lambda: writer.committed.claims_on and not writer.appends.in_flight, "admitted"
             )
             end = writer.committed.position
             await eventually(lambda: service.projector.position >= end, "projected")

@@ -32,7 +32,7 @@ from extender.core.model.errors import CorruptLog
 from extender.core.model.ids import GangUid, PlanId, PodUid, Position
 from extender.ports.log_ports import LogHead
 from extender.snapshots.state_loader import load_historical_state, load_state, save_snapshot
-from extender.store.engine import ConnectionPool, our_faults
+from extender.store.connections import ConnectionPool, our_faults
 from extender.store.log.event_codec import EMPTY_CHAIN, VERSIONS
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.snapshot_table import PostgresSnapshots

@@ -18,7 +18,7 @@ from extender.core.log.events import (
 )
 from extender.ports.query_ports import EventFilter
 from extender.queries.log.event_filter import references_of
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.event_codec import VERSIONS, decode_event_data
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels

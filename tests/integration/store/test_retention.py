@@ -13,8 +13,8 @@ from sqlalchemy import make_url
 from extender.core.log.events import GangObserved, GangRemoved, GangUnschedulable
 from extender.core.planner.plan_types import DecisionInput
 from extender.store import schema_migration
+from extender.store.connections import ConnectionPool
 from extender.store.decision_inputs import PostgresDecisionInputs, prune
-from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log_evidence import PostgresLogEvidence
 from tests.integration.test_name_queries import command

@@ -18,7 +18,7 @@ from extender.core.model.errors import ExtenderError
 from extender.core.model.ids import GangUid
 from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
-from extender.store.engine import ConnectionPool
+from extender.store.connections import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.snapshot_table import PostgresSnapshots
 from tests.support.logs.tampering import rewrite
@@ -48,7 +48,7 @@ class Replica:
         self.publisher = LogHeadPublisher(self.leader, self.log, cluster, clock, keys)
 
     def leads(self):
-        return self.leader.role == "leading" and not self.leader.in_flight
+        return self.leader.role == "leading" and not self.leader.appends.in_flight
 
     async def lost(self):
         """Return what is recorded as lost."""

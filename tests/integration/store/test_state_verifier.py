@@ -81,12 +81,12 @@ async def test_memory_leaves_the_log(database_url, tmp_path, monkeypatch, caplog
         running = asyncio.create_task(service.run(stopping, lambda: None))
         try:
             await eventually(
-                lambda: writer.committed.claims_on and not writer.in_flight, "admitted"
+                lambda: writer.committed.claims_on and not writer.appends.in_flight, "admitted"
             )
             await eventually(lambda: service.parts.exchange.published.result.number, "ready")
             # no pass may run on the false memory: it would decide on it
             seen.not_ready_reason = lambda: "the test looks at memory alone"
-            await eventually(lambda: not writer.in_flight, "no append")
+            await eventually(lambda: not writer.appends.in_flight, "no append")
             writer.appends.load(planted(writer.committed, how))
             await eventually(lambda: counted._value.get() > before, "found")
 

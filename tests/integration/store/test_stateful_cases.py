@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from deploy.demo.kube_scheduler import Player
-from extender.store.engine import plain_url
+from extender.store.connections import plain_url
 from tests.support.service.command_line import run_command
 from tests.support.service.fakes import GATED
 from tests.support.service.manifest_builders import a_gang, a_group, a_node, a_pod

@@ -23,9 +23,9 @@ from extender.runtime.log_keys import NO_KEYS
 from extender.runtime.system_clock import SystemClock
 from extender.runtime.worker_process import WorkerProcess
 from extender.store import schema_migration
+from extender.store.connections import plain_url
 from extender.store.decision_inputs import prune
 from extender.store.embedded.os_account import wheel_folder
-from extender.store.engine import plain_url
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.log_evidence import PostgresLogEvidence
 from extender.store.schema_definitions import read_definitions, read_privileged_roles

@@ -80,8 +80,8 @@ async def terminate_all(url):
 
 def connected(log):
     """Return whether a connection of this log does not know yet that it was cut."""
-    kept = (log._appender.connection._connection, log._connection._connection)
-    return any(one is not None and not one.is_closed() for one in kept)
+    kept = (*log._appender.connection._free, *log._connection._free)
+    return any(not connection.is_closed() for connection, _ in kept)
 
 
 async def test_a_connection_lost_while_idle_costs_nothing(database_url):

@@ -420,7 +420,7 @@ class Truth:
             return  # its reservation is another one
         is_late = (now_s - call.began_s) * 1000 > self.run.settings.bind_post_within_ms
         taken = self._used(place.node) + place.gpus > node.allocatable.get(GPU, 0)
-        if leader.may_act() and not leader.in_flight and not is_late and not taken:
+        if leader.may_act() and not leader.appends.in_flight and not is_late and not taken:
             self.violate("a Binding that failed is not tried again", f"{place.pod}: {answer}")
 
     def on_filtered(self, replica: Replica, pod: Pod, passed: Collection[str]) -> None:
@@ -429,7 +429,10 @@ class Truth:
         now_s, stored = self.run.loop.time(), self.run.model.stored()
         if now_s < self.run.troubled_until_s:
             return
-        if replica.leader.committed.position != self.ledger.position or replica.leader.in_flight:
+        if (
+            replica.leader.committed.position != self.ledger.position
+            or replica.leader.appends.in_flight
+        ):
             return
         for name in passed:
             reserved = sum(
@@ -654,7 +657,7 @@ class Truth:
             if (
                 replica.process.stopped
                 or not leader.leads()
-                or leader.in_flight
+                or leader.appends.in_flight
                 or self._lost_until
             ):
                 continue

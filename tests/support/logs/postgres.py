@@ -26,8 +26,8 @@ import pytest
 from sqlalchemy import make_url
 
 from extender.store import schema_migration
+from extender.store.connections import plain_url
 from extender.store.embedded.embedded_server import EmbeddedPostgres
-from extender.store.engine import plain_url
 
 # A test server may lose everything when the machine loses power. (A killed server loses nothing by it.)
 FAST = {"fsync": "off", "full_page_writes": "off"}

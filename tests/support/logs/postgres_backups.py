@@ -16,8 +16,8 @@ from pathlib import Path
 
 import asyncpg
 
+from extender.store.connections import plain_url
 from extender.store.embedded.embedded_server import SUPERUSER, EmbeddedPostgres
-from extender.store.engine import plain_url
 from tests.support.waiting import eventually
 
 

@@ -17,8 +17,8 @@ from extender.core.planner.plan_types import DecisionInput
 from extender.ports.log_ports import LogHead
 from extender.runtime.log_keys import LogKeys, make_key, parse_keys
 from extender.snapshots.state_loader import load_state, save_snapshot
+from extender.store.connections import ConnectionPool
 from extender.store.decision_inputs import PostgresDecisionInputs
-from extender.store.engine import ConnectionPool
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.store.projections import PostgresReadModels
 from extender.store.schema_migration import migration_statements, newest_revision

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from extender.store.engine import plain_url
+from extender.store.connections import plain_url
 from extender.store.log.event_codec import image as row_image
 from extender.store.log.event_codec import link
 from extender.store.log.log_reader import PAGE, chain_at, use_raw_json

@@ -455,7 +455,7 @@ class Stage:
         """Take the lease and replay."""
         self.start(self.leader.run())
         await eventually(
-            lambda: self.leader.role == "leading" and not self.leader.in_flight, "leading"
+            lambda: self.leader.role == "leading" and not self.leader.appends.in_flight, "leading"
         )
         return self
 

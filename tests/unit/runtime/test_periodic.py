@@ -212,7 +212,7 @@ STARTED = {
     "runtime/wakeup.py": "waits, without work",
     "snapshots/state_loader.py": "awaited",
     "store/decision_inputs.py": "each caller gets it",
-    "store/engine.py": "the connection is terminated in place of closed",
+    "store/connections.py": "the connection is terminated in place of closed",
     "store/embedded/embedded_server.py": "logged, and tried again",
     "store/log/appender.py": "each caller gets it",
     "store/log/log_reader.py": "awaited",

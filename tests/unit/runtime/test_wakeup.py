@@ -133,7 +133,8 @@ async def test_a_quiet_cluster_makes_no_passes(monkeypatch):
         await quiet(stage)
         await eventually(lambda: bool(stage.event_data(GangUnschedulable)), "the refusal")
         await eventually(
-            lambda: stage.barriers.wakeup.waiting and not stage.leader.in_flight, "the loop to wait"
+            lambda: stage.barriers.wakeup.waiting and not stage.leader.appends.in_flight,
+            "the loop to wait",
         )
         passes = len(begun)
         assert passes <= 2

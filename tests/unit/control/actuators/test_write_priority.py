@@ -8,12 +8,7 @@ import pytest
 
 from extender.control.actuators import write_priority
 from extender.control.actuators.finalizer_controller import FinalizerController
-from extender.control.actuators.write_priority import (
-    FRESH_MS,
-    PlacementPriority,
-    reserved_since,
-)
-from extender.core.log.reservation_state import EMPTY
+from extender.control.actuators.write_priority import FRESH_MS, PlacementPriority
 from extender.core.reconcile.finalizer_rules import FINALIZER
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import a_gang, a_group, a_node
@@ -33,10 +28,11 @@ async def admitted_stage() -> Stage:
 async def test_a_reservation_is_fresh_for_a_moment():
     """Its age counts, not its end: members that wait for something else hold nothing back."""
     async with await admitted_stage() as stage:
-        now_us = stage.clock.recording_us()
-        assert reserved_since(stage.leader.committed, now_us - FRESH_MS * 1000)
-        assert not reserved_since(stage.leader.committed, now_us)
-        assert not reserved_since(EMPTY, 0)
+        priority = PlacementPriority(stage.leader, stage.clock)
+        assert priority._are_being_placed()
+        stage.clock.advance(FRESH_MS / 1000)
+        assert not priority._are_being_placed()
+        assert not PlacementPriority(Stage().leader, stage.clock)._are_being_placed()
 
 
 async def test_a_finalizer_waits_until_the_members_are_bound(monkeypatch):

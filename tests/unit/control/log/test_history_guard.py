@@ -53,7 +53,7 @@ async def noticed(stage, times=1):
     await eventually(
         lambda: (
             leader.role == "leading"
-            and not leader.in_flight
+            and not leader.appends.in_flight
             and len(stage.event_data(HistoryTruncated)) == times
         ),
         "HistoryTruncated",
@@ -293,7 +293,7 @@ async def test_an_effect_of_a_lost_admission_is_not_carried_out_later(stage):
     """Queued before the loss, taken up after the comparison: the reservation is not in the log any more."""
     backup = stage.database.copy()
     await stage.one_pass()
-    assert stage.parts.nominator._queue.qsize() == 2
+    assert len(stage.parts.nominator._queue._ready) == 2
     stage.database.restore(backup)
     await noticed(stage)
     stage.leader.end_recovery(stage.leader.terms)
@@ -312,7 +312,7 @@ async def test_after_a_lost_answer_the_published_hash_is_still_our_own(stage, lo
     with contextlib.suppress(StoreUnavailable):
         await stage.leader.append([draft("unknown")])
     await eventually(
-        lambda: stage.leader.role == "leading" and not stage.leader.in_flight, "settled"
+        lambda: stage.leader.role == "leading" and not stage.leader.appends.in_flight, "settled"
     )
     publisher = LogHeadPublisher(stage.leader, stage.log, stage.cluster, stage.clock)
     await publisher.publish()

@@ -33,12 +33,12 @@ async def agree(stage):
     """Once nothing is on its way, memory is the fold of the log."""
     leader = stage.leader
     await eventually(
-        lambda: not leader.in_flight and leader.committed.position == len(stage.events()),
+        lambda: not leader.appends.in_flight and leader.committed.position == len(stage.events()),
         "appends on their way",
     )
     assert leader.committed == fold(EMPTY, stage.events())
     assert leader.pending_state == leader.committed
-    assert not leader.in_flight
+    assert not leader.appends.in_flight
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def test_unrecorded_is_not_acknowledged(stage):
 
     stage.log.append = slow
     task = stage.start(stage.leader.append(drafts()))
-    await eventually(lambda: stage.leader.in_flight, "the append")
+    await eventually(lambda: stage.leader.appends.in_flight, "the append")
     assert len(stage.leader.pending_state.gangs) == 1
     assert len(stage.leader.committed.gangs) == 0
     durable.set()
@@ -106,7 +106,7 @@ async def test_an_unknown_outcome_is_settled(stage, written):
         with pytest.raises(StoreUnavailable):
             await stage.leader.append(drafts())
     await eventually(
-        lambda: stage.leader.role == "leading" and not stage.leader.in_flight, "settled"
+        lambda: stage.leader.role == "leading" and not stage.leader.appends.in_flight, "settled"
     )
     assert len(stage.leader.committed.gangs) == int(written)
     assert stage.leader.epoch == 2
@@ -121,7 +121,7 @@ async def test_all_appends_on_their_way_are_settled(stage, written):
     tasks = [stage.leader.append(drafts(1, f"r{n}")) for n in range(5)]
     results = await asyncio.gather(*tasks, return_exceptions=True)
     await eventually(
-        lambda: stage.leader.role == "leading" and not stage.leader.in_flight, "settled"
+        lambda: stage.leader.role == "leading" and not stage.leader.appends.in_flight, "settled"
     )
     succeeded = {f"ns/r{n}-0" for n, r in enumerate(results) if not isinstance(r, Exception)}
     assert succeeded == {r.gang for r in stage.leader.committed.gangs.values()}
@@ -156,7 +156,7 @@ async def test_an_outage_ends_by_itself(stage):
     with pytest.raises(StoreUnavailable):
         await task
     await eventually(stage.leader.may_record, "leading again")
-    await eventually(lambda: not stage.leader.in_flight, "the event of the new lease")
+    await eventually(lambda: not stage.leader.appends.in_flight, "the event of the new lease")
     await agree(stage)
 
 
@@ -206,7 +206,8 @@ async def test_take_over_replays_the_same_state(stage):
             await other.leader.append(drafts(1, "x"))
         await stage.stop_leading()
         await eventually(
-            lambda: other.leader.role == "leading" and not other.leader.in_flight, "take-over"
+            lambda: other.leader.role == "leading" and not other.leader.appends.in_flight,
+            "take-over",
         )
         assert other.leader.epoch == 2
         assert other.event_data()[-1].previous_holder == "me"
@@ -282,7 +283,9 @@ async def test_listeners_get_appends_and_losses():
         leader.add_lost_listener(lambda: reasons.append(leader.not_ready_reason()))
         leader.add_lost_listener(lambda: reasons.append("second"))
         stage.start(leader.run())
-        await eventually(lambda: leader.role == "leading" and not leader.in_flight, "leading")
+        await eventually(
+            lambda: leader.role == "leading" and not leader.appends.in_flight, "leading"
+        )
         await leader.append(drafts(2))
         assert appended == stage.events()
         assert len(appended) == 3

@@ -136,7 +136,7 @@ async def test_trees_of_one_pass_are_admitted_without_waiting_for_one_another():
         inner = stage.log.append
 
         async def watched(grant, events):
-            under_way.append(stage.leader.in_flight)
+            under_way.append(stage.leader.appends.in_flight)
             await inner(grant, events)
 
         stage.log.append = watched

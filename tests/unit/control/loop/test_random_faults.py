@@ -410,7 +410,7 @@ async def test_no_order_of_mishaps_breaks_a_promise(seed, kind, monkeypatch):
         stage = life.stage
         await eventually(
             lambda: (
-                not stage.leader.in_flight
+                not stage.leader.appends.in_flight
                 and stage.leader.committed.position == len(stage.events())
             ),
             "appends on their way",

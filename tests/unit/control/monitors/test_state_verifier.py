@@ -71,7 +71,7 @@ async def test_memory_that_cannot_be_continued_is_folded_anew(stage):
     draft = NewEvent(gang_uid=NIL_GANG, gang="", data=event, actor="test")
     with pytest.raises(NotLeading):
         await leader.append([draft])
-    await eventually(lambda: leader.may_record() and not leader.in_flight, "leading again")
+    await eventually(lambda: leader.may_record() and not leader.appends.in_flight, "leading again")
     assert leader.committed == fold(EMPTY, stage.events())
     assert [e.data for e in stage.events()].count(event) == 1
 

@@ -16,8 +16,8 @@ from extender.core.model.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
-from extender.store import engine, schema_migration
-from extender.store.engine import COMMAND_TIMEOUT_S, ConnectionPool, fault_of, plain_url
+from extender.store import connections, schema_migration
+from extender.store.connections import COMMAND_TIMEOUT_S, ConnectionPool, fault_of, plain_url
 from tests.support.logs.database_proxy import DatabaseProxy
 
 
@@ -92,7 +92,7 @@ async def test_a_statement_that_nothing_waits_for_ends(database_url, end):
 @pytest.mark.postgres
 async def test_a_connection_that_the_network_forgot_is_opened_again(database_url, monkeypatch):
     """It looks open, and what is sent on it arrives nowhere."""
-    monkeypatch.setattr(engine, "ASKED_AFTER_S", 0.0)
+    monkeypatch.setattr(connections, "ASKED_AFTER_S", 0.0)
     sent = []
 
     async def is_lost(_, data):
@@ -111,10 +111,10 @@ async def test_a_connection_that_the_network_forgot_is_opened_again(database_url
 
 async def test_a_full_pool_is_named(monkeypatch):
     """The database is not to blame for it."""
-    monkeypatch.setattr(engine, "CONNECT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(connections, "CONNECT_TIMEOUT_S", 0.0)
     pool = ConnectionPool("postgresql://u@h/db", name="queries", size=2)
     for _ in range(2):
-        await pool._free.get()
+        await pool._slots.acquire()
     text = "asking: 2 connections of `gang-extender queries` to the database are all in use for 0 s"
     with pytest.raises(StoreUnavailable, match=text):
         async with pool.use("asking"):
@@ -139,6 +139,7 @@ class Foreign(Exception):
         (Foreign("23505", "event_event_id_key"), DuplicateEvent),
         (Foreign("23505", "other"), StoreUnavailable),
         (Foreign("42P01"), SchemaOutdated),
+        (Foreign("22021"), BadInput),
         (Foreign("53100"), StoreUnavailable),
         (OSError("gone"), StoreUnavailable),
         (RuntimeError("cannot switch to state 12"), StoreUnavailable),

@@ -8,8 +8,8 @@ server dies in the middle of a message.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -53,6 +53,9 @@ FAULTS: Mapping[str, type[ExtenderError]] = {
     "42703": SchemaOutdated,
     "42883": SchemaOutdated,
     "3F000": SchemaOutdated,
+    # a number that no bigint is, a text with NUL
+    "22000": BadInput,
+    "22021": BadInput,
 }
 UNIQUE_VIOLATION = "23505"
 UNIQUE_FAULTS: Mapping[str, type[ExtenderError]] = {
@@ -137,7 +140,7 @@ async def one_connection(
         try:
             yield connection
         finally:
-            await connection.close()
+            await close_quietly(connection)
 
 
 def fault_of(error: BaseException, doing: str) -> ExtenderError:
@@ -159,7 +162,7 @@ def fault_of(error: BaseException, doing: str) -> ExtenderError:
             "first: it was changed; else run `gang-extender db migrate`"
         )
     if kind is not None:
-        return kind(text)
+        return kind(f"{doing}: {text}" if kind is BadInput else text)
     if isinstance(foreign, TimeoutError) and not text:
         return StoreUnavailable(f"{doing}: the database did not answer in time")
     return StoreUnavailable(f"{doing}: {type(foreign).__name__}: {text}")
@@ -185,12 +188,15 @@ async def close_quietly(connection: asyncpg.Connection) -> None:
     await asyncio.sleep(0)  # lets the transport finish closing
 
 
-class KeptConnection:
-    """One connection that is opened at its first use, and again after a failure; it is used by one block at a time.
+class ConnectionPool:
+    """A few connections, each used by one block at a time: opened when they are needed, and kept.
+
+    One is closed where the outcome of a statement is not known; the server is asked to cancel the statement.
 
     Args:
-        asked_after_s: After so many seconds without use the server is asked for an answer first: a connection that a proxy or
-            a firewall has forgotten looks open.
+        prepare: Called with each new connection.
+        single: There is one connection, and each block waits until those before it have ended; otherwise blocks have a timeout.
+        options: Those of `connect`.
     """
 
     def __init__(
@@ -198,101 +204,47 @@ class KeptConnection:
         url: str,
         prepare: Callable[[asyncpg.Connection], Awaitable[object]] | None = None,
         *,
-        asked_after_s: float = math.inf,
+        name: str,
+        size: int = POOL_SIZE,
+        single: bool = False,
         **options: Any,  # noqa: ANN401 -- those of `connect`
     ) -> None:
-        self._open = functools.partial(connect, url, **options)
+        plain_url(url)  # raises for a bad URL now, not at the first query
+        self._name = name
+        self._open = functools.partial(connect, url, name=name, **options)
         self._prepare = prepare
-        self._asked_after_s = asked_after_s
-        self._used_at = 0.0
-        self._connection: asyncpg.Connection | None = None
-        self._lock = asyncio.Lock()
+        self._single = single
+        self._size = 1 if single else size
+        self._slots = asyncio.Semaphore(self._size)
+        self._free: list[tuple[asyncpg.Connection, float]] = []  # and when it was used last
+        self._used: set[asyncpg.Connection] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def use(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
-        """Run a block with it, with our faults; it is closed where the outcome of a statement is not known."""
-        async with self._lock:
-            try:
-                with our_faults(doing):
-                    yield await self._opened()
-            except BaseException as error:
-                if isinstance(error, StoreUnavailable) or not isinstance(error, ExtenderError):
-                    self._drop()
-                raise
-            finally:
-                self._used_at = time.monotonic()
-
-    async def close(self) -> None:
-        """Close it."""
-        self._drop()
-        await asyncio.gather(*self._closing)
-
-    async def _opened(self) -> asyncpg.Connection:
-        if self._connection is not None and time.monotonic() - self._used_at > self._asked_after_s:
-            try:
-                await self._connection.execute("SELECT 1")
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-                self._drop()
-        if self._connection is None or self._connection.is_closed():
-            self._connection = None
-            self._connection = await self._open()
-            if self._prepare is not None:
-                await self._prepare(self._connection)
-        return self._connection
-
-    def _drop(self) -> None:
-        """Close it, whatever it is doing, without waiting for that; the server is asked to cancel the statement that runs."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            closing = asyncio.get_running_loop().create_task(close_quietly(connection))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-
-
-class ConnectionPool:
-    """A few kept connections, each used by one block at a time; they are opened at their first use.
-
-    Args:
-        name: Purpose of the pool; shown in `pg_stat_activity`.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        name: str,
-        settings: Mapping[str, str] | None = None,
-        size: int = POOL_SIZE,
-        command_timeout_s: float = COMMAND_TIMEOUT_S,
-    ) -> None:
-        plain_url(url)  # raises for a bad URL now, not at the first query
-        self._name = name
-        self._connections = [
-            KeptConnection(
-                url,
-                asked_after_s=ASKED_AFTER_S,
-                name=name,
-                settings=settings,
-                command_timeout_s=command_timeout_s,
-            )
-            for _ in range(size)
-        ]
-        self._free: asyncio.LifoQueue[KeptConnection] = asyncio.LifoQueue()
-        for connection in self._connections:
-            self._free.put_nowait(connection)
-
-    @asynccontextmanager
-    async def use(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
-        """Run a block with a connection, with our faults and a timeout; each statement commits by itself."""
+        """Run a block with a connection, with our faults; each statement commits by itself."""
+        limit_s = None if self._single else CONNECT_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S
         with our_faults(doing):
-            async with asyncio.timeout(CONNECT_TIMEOUT_S + 3 * COMMAND_TIMEOUT_S):
-                kept = await self._next_free(doing)
+            async with asyncio.timeout(limit_s):
+                is_free = self._single or not self._slots.locked()
+                await (self._slots.acquire() if is_free else self._next_turn(doing))
                 try:
-                    async with kept.use(doing) as connection:
-                        yield connection
+                    connection = await self._next_connection()
+                    try:
+                        with our_faults(doing):
+                            yield connection
+                    except BaseException as error:
+                        if isinstance(error, StoreUnavailable) or not isinstance(
+                            error, ExtenderError
+                        ):
+                            self._drop(connection)
+                        raise
+                    finally:
+                        if connection in self._used:
+                            self._used.discard(connection)
+                            self._free.append((connection, time.monotonic()))
                 finally:
-                    self._free.put_nowait(kept)
+                    self._slots.release()
 
     @asynccontextmanager
     async def transaction(self, doing: str) -> AsyncIterator[asyncpg.Connection]:
@@ -300,19 +252,66 @@ class ConnectionPool:
         async with self.use(doing) as connection, connection.transaction():
             yield connection
 
-    async def close(self) -> None:
-        """Close the connections."""
-        for connection in self._connections:
-            await connection.close()
+    async def value(self, doing: str, query: str, *values: object) -> Any:  # noqa: ANN401 -- of any type
+        """Return the first column of the first row of a query; None: there is no row."""
+        async with self.use(doing) as connection:
+            return await connection.fetchval(query, *values)
 
-    async def _next_free(self, doing: str) -> KeptConnection:
+    async def rows(self, doing: str, query: str, *values: object) -> list[asyncpg.Record]:
+        """Return the rows of a query."""
+        async with self.use(doing) as connection:
+            return await connection.fetch(query, *values)  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        """Close the connections, whatever they are doing."""
+        for connection in [*self._used, *(connection for connection, _ in self._free)]:
+            self._drop(connection)
+        self._free.clear()
+        await asyncio.gather(*self._closing)
+
+    async def _next_turn(self, doing: str) -> None:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                return await self._free.get()
+                await self._slots.acquire()
         except TimeoutError as error:
-            size = len(self._connections)
             raise StoreUnavailable(
-                f"{doing}: {counted(size, 'connection')} of `gang-extender {self._name}` to the database "
-                f"{'is' if size == 1 else 'are all'} in use for {CONNECT_TIMEOUT_S:g} s; "
+                f"{doing}: {counted(self._size, 'connection')} of `gang-extender {self._name}` to the database "
+                f"{'is' if self._size == 1 else 'are all'} in use for {CONNECT_TIMEOUT_S:g} s; "
                 "look for what they wait for in pg_stat_activity, and ask again"
             ) from error
+
+    async def _next_connection(self) -> asyncpg.Connection:
+        """Return the connection that was used last, or a new one.
+
+        After `ASKED_AFTER_S` without use the server is asked for an answer first: a connection that a proxy or a firewall
+        has forgotten looks open.
+        """
+        while self._free:
+            connection, used_at = self._free.pop()
+            self._used.add(connection)
+            is_asked = not self._single and time.monotonic() - used_at > ASKED_AFTER_S
+            if is_asked:
+                with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                    await self._or_drop(connection, connection.execute("SELECT 1"))
+            if connection in self._used and not connection.is_closed():
+                return connection
+            self._used.discard(connection)
+        connection = await self._open()
+        self._used.add(connection)
+        if self._prepare is not None:
+            await self._or_drop(connection, self._prepare(connection))
+        return connection
+
+    async def _or_drop(self, connection: asyncpg.Connection, request: Awaitable[object]) -> None:
+        try:
+            await request
+        except BaseException:
+            self._drop(connection)
+            raise
+
+    def _drop(self, connection: asyncpg.Connection) -> None:
+        """Close a connection without waiting for that; the server is asked to cancel the statement that runs."""
+        self._used.discard(connection)
+        closing = asyncio.get_running_loop().create_task(close_quietly(connection))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
