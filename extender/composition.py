@@ -427,7 +427,7 @@ class Service(Engine):
         from extender.control.monitors.state_metrics import DatabaseSize, StateMetrics
         from extender.http.listener.tls_contexts import TlsContexts
         from extender.http.scheduler.leader_proxy import LeaderProxy
-        from extender.http.web.query_process import QueryProcess
+        from extender.http.web.query_process import QueryProcess, QueryProcessOptions
         from extender.queries.plan.plan_service import PlanQueryWorker
         from extender.runtime.cooperative_yield import Yielder
         from extender.runtime.garbage_collection import FullCollections
@@ -444,11 +444,10 @@ class Service(Engine):
         self.forwarder = LeaderProxy(writer, settings, self.tls)
         self.query_process = QueryProcess(
             ANSWERING,
-            opened.url,
-            settings.log_level,
-            settings.anchor_key_file,
+            QueryProcessOptions(
+                opened.url, settings.log_level, settings.anchor_key_file, settings.log_format
+            ),
             children.queries if children else None,
-            log_format=self.settings.log_format,
         )
         self.state_metrics = StateMetrics(
             cluster_adapter, writer, self.parts.exchange.published, self.capacity_sampler, clock

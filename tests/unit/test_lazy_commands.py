@@ -145,6 +145,7 @@ ASKING = (
     "gangs", "trees", "status", "events", "events --follow", "preemptions", "state", "report pending", "verify", "history default/train",
     "explain train", "explain train --why-preempted", "moves", "moves pause", "drain n1", "drain n1 --apply", "make-room --free rack=1",
     "make-room --for deploy/examples/train.yaml", "make-room --for default/train", "report fragmentation",
+    "plan --all-pending", "plan -f deploy/examples/train.yaml",
 )  # fmt: skip
 
 

@@ -19,11 +19,17 @@ from typing import Annotated, NamedTuple, cast
 import msgspec
 import typer
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import (
     CertificateIssuerPrivateKeyTypes,
     CertificateIssuerPublicKeyTypes,
+)
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID as Use
 from cryptography.x509.oid import NameOID
@@ -162,9 +168,10 @@ class CertificateFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
             new = {}
             for name, pair in pairs.items():
-                new[self.key(name)] = _beside(self.key(name), pair.key_pem(), KEY_MODE)
-                path = self.certificate(name)
-                new[path] = _beside(path, pair.certificate_pem(), CERTIFICATE_MODE)
+                private = pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+                new[self.key(name)] = _beside(self.key(name), private, KEY_MODE)
+                public, path = pair.certificate.public_bytes(Encoding.PEM), self.certificate(name)
+                new[path] = _beside(path, public, CERTIFICATE_MODE)
             for path, written in new.items():  # all at once: a full disk has left the old files
                 written.replace(path)
         except OSError as error:
@@ -183,7 +190,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 def _private_key(path: Path) -> CertificateIssuerPrivateKeyTypes:
     try:
-        key = serialization.load_pem_private_key(_read(path), password=None)
+        key = load_pem_private_key(_read(path), password=None)
     except (ValueError, TypeError) as error:
         raise BadInput(f"{path}: not a private key in PEM without a password: {error}") from error
     return cast("CertificateIssuerPrivateKeyTypes", key)
@@ -249,18 +256,6 @@ class CertificatePair(NamedTuple):
 
     certificate: x509.Certificate
     key: CertificateIssuerPrivateKeyTypes
-
-    def certificate_pem(self) -> bytes:
-        """Return the certificate as PEM."""
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
-
-    def key_pem(self) -> bytes:
-        """Return the private key as PEM (PKCS #8, not encrypted)."""
-        return self.key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
 
 
 class Period(NamedTuple):

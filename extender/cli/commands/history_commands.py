@@ -212,21 +212,24 @@ _MORE: Final[tuple[Column[EventLine], ...]] = (
 )
 
 
-def event_columns() -> tuple[Column[EventLine], ...]:
-    """Return the columns of events."""
-    cause = Column[EventLine](title="cause", text=lambda line: line.cause, wide=True)
-    return (*_FIRST, *_MORE, cause, Column(title="summary", text=lambda line: line.summary))
-
-
-def _history_columns() -> tuple[Column[Any], ...]:
-    by = Column[HistoryLine](title="by", text=lambda line: str(line.caused_by))
-    return (*_FIRST, by, *_MORE, Column(title="summary", text=_summary))
-
-
 def _summary(line: HistoryLine) -> str:
     reason = f"; reason: {line.reason}" if line.reason else ""
     led = f", position {line.cause_position}" if line.cause_position else ""
     return f"{line.summary}{reason}{led}"
+
+
+EVENT_COLUMNS: Final[tuple[Column[EventLine], ...]] = (
+    *_FIRST,
+    *_MORE,
+    Column(title="cause", text=lambda line: line.cause, wide=True),
+    Column(title="summary", text=lambda line: line.summary),
+)
+_HISTORY_COLUMNS: Final[tuple[Column[Any], ...]] = (
+    *_FIRST,
+    Column(title="by", text=lambda line: str(line.caused_by)),
+    *_MORE,
+    Column(title="summary", text=_summary),
+)
 
 
 def history(
@@ -243,7 +246,7 @@ def history(
     place: LogPlace,
 ) -> None:  # fmt: skip
     """Show all events about a gang, also about a deleted one: time, type, reason, actor."""
-    table = ListTable(_history_columns(), lambda line: str(line.position), output_format)
+    table = ListTable(_HISTORY_COLUMNS, lambda line: str(line.position), output_format)
     since_us, until_us = span_us(since, until)
     alone = _UUID.fullmatch(gang) is not None and not uid
     source = place.source()
@@ -374,7 +377,7 @@ def events(
     data_dir: LogFolder = None,
 ) -> None:  # fmt: skip
     """List events of the log, oldest first, or follow the log."""
-    table = ListTable(event_columns(), lambda line: str(line.position), output_format)
+    table = ListTable(EVENT_COLUMNS, lambda line: str(line.position), output_format)
     part, output = where.part(), output_format.form
     since_us, until_us = span_us(since, until)
     place = LogPlace(server[0] if server else None, database_url, data_dir)

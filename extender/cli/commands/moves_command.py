@@ -14,7 +14,7 @@ import typer
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from extender.cli.commands.plan_command import SERVER_BUDGET_MAX, WITHIN_S, PlanOutput
+from extender.cli.commands.plan_command import WITHIN_S, PlanOutput
 from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.printing import Output, column_widths, complain, print_value, visible
 from extender.core.model.errors import BadInput, merged_by_object
@@ -25,7 +25,7 @@ from extender.core.model.message_formatting import (
     gpu_time_text,
     join_names,
 )
-from extender.queries.plan.moves_dto import MovesAnswer, MovesQuestion, MovesUnderWay
+from extender.queries.plan.plan_dto import BUDGET_MAX, MovesAnswer, MovesQuestion, MovesUnderWay
 
 if TYPE_CHECKING:
     from extender.core.planner.moves.move_types import Move
@@ -57,9 +57,7 @@ class MovesOptions(msgspec.Struct, frozen=True):
     ] = ""
     search_budget: Annotated[
         int,
-        typer.Option(
-            help="How many search nodes the answer may cost.", min=1, max=SERVER_BUDGET_MAX
-        ),
+        typer.Option(help="How many search nodes the answer may cost.", min=1, max=BUDGET_MAX),
     ] = 20_000
     apply: Annotated[
         bool,

@@ -17,15 +17,19 @@ from extender import settings as settings_module
 from extender.cli.connection.service_client import ask_service, finder
 from extender.cli.output.printing import Output, complain, print_value
 from extender.core.model.errors import BadInput, merged_by_object
+from extender.core.planner.plan_types import SEARCH_BUDGET
+from extender.queries.plan.plan_dto import (
+    BUDGET_MAX,
+    NodeGroupSpec,
+    PlanAnswer,
+    PlanQuestion,
+    PlanReply,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from extender.queries.plan.capacity_query import CapacityChanges
-    from extender.queries.plan.node_groups import NodeGroupSpec
-    from extender.queries.plan.plan_query import PlanAnswer
 
-SERVER_BUDGET_MAX = 200_000  # of `POST /v1/plan`
 WITHIN_S = 90  # a service needs at most a minute for a plan
 
 
@@ -88,40 +92,35 @@ def plan(
     asks_service = bool(server) or finder().chosen
     if bool(cluster) == asks_service:
         raise BadInput("give either --cluster FILE or --server URL (or --context NAME)")
-    from extender.cluster.manifests.node_group_file import read_node_groups
-    from extender.queries.plan.capacity_query import CapacityChanges
+    groups: tuple[NodeGroupSpec, ...] = ()
+    settings = settings_module.load()
+    if path := node_groups or settings.node_groups:
+        from extender.cluster.manifests.node_group_file import read_node_groups
 
-    path = node_groups or settings_module.load().node_groups
-    groups = read_node_groups(path) if path else ()
-    trees = _Trees(tuple(files or ()), all_pending, preemption, search_budget, groups)
-    changes = CapacityChanges(
+        groups = read_node_groups(path)
+    budget = SEARCH_BUDGET if asks_service else settings.search_budget
+    asked = PlanQuestion(
+        all_pending=all_pending,
+        budget=search_budget or budget,
+        preemption=preemption,
         copies=copies or 0,
         max_copies=max_copies,
         without=tuple(without or ()),
-        further=tuple(further or ()),
+        with_=tuple(further or ()),
         relax=tuple(relax or ()),
+        node_groups=groups,
     )
     if asks_service:
-        warnings, answer = _ask_server(server, trees, changes)
+        warnings, answer = _ask_server(server, files or (), asked)
     else:
-        warnings, answer = _plan_files(cluster or (), trees, changes)
+        warnings, answer = _plan_files(cluster or (), files or (), asked)
     for warning in merged_by_object(warnings):
         complain(f"warning: {warning}")
     _finish(answer, output, warnings, files=bool(files))
 
 
-class _Trees(msgspec.Struct, frozen=True):
-    """The trees to plan, and how."""
-
-    files: tuple[str, ...]
-    all_pending: bool
-    preemption: bool
-    search_budget: int | None
-    node_groups: tuple[NodeGroupSpec, ...]
-
-
 def _plan_files(
-    cluster: Sequence[str], trees: _Trees, changes: CapacityChanges
+    cluster: Sequence[str], files: Sequence[str], asked: PlanQuestion
 ) -> tuple[tuple[str, ...], PlanAnswer]:
     from extender.cluster.manifests.manifest_loader import build, complete, read_entries
     from extender.cluster.manifests.node_group_file import node_groups
@@ -131,26 +130,26 @@ def _plan_files(
 
     with _PlanProgress() as progress:
         with _kept_uncollected():
-            entries = read_entries(cluster, trees.files, progress.read)
+            entries = read_entries(cluster, files, progress.read)
             progress.begin("Building the cluster")
             manifest = build(complete(entries))
         question = PlanInput(
             groups=frozenset(manifest.groups),
             pods=frozenset(manifest.pods),
-            all_pending=trees.all_pending or not trees.files,
-            budget=trees.search_budget or settings_module.load().search_budget,
-            preemption=trees.preemption,
+            all_pending=asked.all_pending or not files,
+            budget=asked.budget,
+            preemption=asked.preemption,
             order=manifest.order,
             origins=manifest.origins,
             refused=manifest.refused,
-            node_groups=node_groups(trees.node_groups, "node groups"),
+            node_groups=node_groups(asked.node_groups, "node groups"),
         )
         most = settings_module.load().max_children
         view = replace(manifest.world.view, max_children=most)
         warnings = dict.fromkeys((*manifest.warnings, *plan_warnings(view, question)))
         progress.begin("Planning")
         copy = TreeCopies(entries).copy
-        answer = answer_capacity_query(view, question, changes, copy, progress.copies)
+        answer = answer_capacity_query(view, question, asked, copy, progress.copies)
     return tuple(warnings), answer
 
 
@@ -166,33 +165,18 @@ def _kept_uncollected() -> Iterator[None]:
 
 
 def _ask_server(
-    server: str | None, trees: _Trees, changes: CapacityChanges
+    server: str | None, files: Sequence[str], asked: PlanQuestion
 ) -> tuple[tuple[str, ...], PlanAnswer]:
     from extender.cluster.manifests.yaml_reader import files_of, read_file
-    from extender.queries.plan.plan_query import PlanReply
 
-    budget = trees.search_budget
-    if budget is not None and budget > SERVER_BUDGET_MAX:
+    if asked.budget > BUDGET_MAX:
         raise BadInput(
-            f"--search-budget: {budget} is above {SERVER_BUDGET_MAX}, the maximum with --server"
+            f"--search-budget: {asked.budget} is above {BUDGET_MAX}, the maximum with --server"
         )
-    names = files_of(trees.files)
-    asked = {  # only what is asked for: an older service does not know all of it
-        "budget": budget,
-        "copies": changes.copies,
-        "max_copies": changes.max_copies,
-        "without": changes.without,
-        "with": changes.further,
-        "relax": changes.relax,
-        "node_groups": trees.node_groups,
-    }
-    question = {
-        "workload": [d.value for name in names for d in read_file(name) if d.value is not None],
-        "all_pending": trees.all_pending,
-        "preemption": trees.preemption,
-        **{name: value for name, value in asked.items() if value},
-    }
-    body = msgspec.json.encode(question)
+    documents = (document for name in files_of(files) for document in read_file(name))
+    objects = tuple(document.value for document in documents if document.value is not None)
+    # only what is asked for: an older service does not know all of it
+    body = msgspec.json.encode(replace(asked, workload=objects))
     reply = ask_service(server, "/v1/plan", PlanReply, body=body, within_s=WITHIN_S)
     return reply.warnings, reply
 

@@ -142,7 +142,7 @@ class _Passing(BaseHTTPRequestHandler):
 
     def _return(self, answer: ServiceAnswer) -> None:
         self.send_response(answer.status)
-        for name, value in answer.header_lines():
+        for name, value in answer.headers.items():
             if name.lower() not in NOT_RETURNED:
                 self.send_header(name, value)
         if self.command == "HEAD" or answer.status in EMPTY:

@@ -43,7 +43,7 @@ from extender.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
     from extender.composition import Store
-    from extender.queries.plan.moves_dto import MovesAnswer
+    from extender.queries.plan.plan_dto import MovesAnswer
     from extender.queries.state.node_inventory import NodeInventoryReport, NodeLine
 
 DURATIONS = ("seconds", "longest")  # columns of seconds, written as durations
@@ -80,7 +80,7 @@ def report(
             raise BadInput(f"report {name} is about the cluster now: leave out --since and --until")
         service = partial(ask_service, place.server, within_s=WITHIN_S)
         if name == "fragmentation":
-            from extender.queries.plan.moves_dto import MovesAnswer
+            from extender.queries.plan.plan_dto import MovesAnswer
             from extender.queries.state.node_inventory import NodeInventoryReport
 
             def free(key: str, number: int) -> MovesAnswer:

@@ -28,7 +28,7 @@ from extender.ports.query_ports import EventFilter
 from extender.ports.written_names import LOG_HEAD_CONFIGMAP, NAMESPACE
 from extender.queries.log.event_dto import event_line
 from extender.queries.log.gang_history import HistoryLine
-from extender.queries.state.service_status import FindingLine, ServiceStatus, finding_lines
+from extender.queries.state.service_status import FindingLine, ServiceStatus
 from extender.runtime.log_keys import make_key, parse_keys, public_blocks, read_keys
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _report(verdict: Verdict, anchor_set: Anchors, losses: list[str]) -> VerifyR
         anchor_set.place,
         verdict.anchors,
         signed,
-        finding_lines(verdict.findings),
+        msgspec.convert(verdict.findings, list[FindingLine], from_attributes=True),
         losses,
         verdict.definitions,
         list(verdict.privileged_roles),

@@ -153,10 +153,6 @@ class ServiceAnswer:
         target = links[0].partition("<")[2].partition(">")[0] if links else ""
         self.following = urljoin(url, target) if target else ""  # URL of the next page
 
-    def header_lines(self) -> list[tuple[str, str]]:
-        """Return the headers, each line for itself."""
-        return self._raw.getheaders()
-
     def read(self) -> bytes:
         """Return the rest of the body."""
         with self._request.failing("read"):

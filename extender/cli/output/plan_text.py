@@ -11,7 +11,7 @@ from extender.cli.output.printing import console, print_table, visible
 from extender.core.admit.gang_sentences import shown_texts
 from extender.core.model.message_formatting import counted, join_names
 from extender.core.planner.plan_types import SLICE_MARK
-from extender.queries.plan.plan_query import BEST_TO_WORST, CopiesLine, GangVerdict, PlanAnswer
+from extender.queries.plan.plan_dto import BEST_TO_WORST, CopiesLine, GangVerdict, PlanAnswer
 
 NODES_SHOWN = 8  # of a leaf; all of them are in -o json
 WHEN_EMPTY = {

@@ -13,7 +13,8 @@ from extender.cluster.manifests.manifest_loader import build, complete
 from extender.cluster.manifests.yaml_reader import Document, Value, read_bytes
 from extender.cluster.read.field_problems import field_problems
 from extender.core.model.errors import BadInput, several
-from extender.queries.plan.node_groups import GROUPS_MAX, NodeGroup, NodeGroupSpec
+from extender.queries.plan.node_groups import GROUPS_MAX, NodeGroup
+from extender.queries.plan.plan_dto import NodeGroupSpec
 
 FORM = "a list of {name, max, template}, see docs/how-to/node-groups.md"
 

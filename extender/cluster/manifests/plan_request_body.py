@@ -33,10 +33,16 @@ from extender.core.model.pod_groups import Group, composite_key, leaf_key
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility
 from extender.core.planner.moves.move_types import MovesRequest
-from extender.queries.plan.capacity_query import CapacityChanges, answer_capacity_query
-from extender.queries.plan.moves_dto import MovesAnswer, MovesQuestion, PlanObjects
+from extender.queries.plan.capacity_query import answer_capacity_query
 from extender.queries.plan.moves_query import PlannedMoves, moves_input, planned_moves
-from extender.queries.plan.plan_query import PlanInput, PlanQuestion, PlanReply, plan_warnings
+from extender.queries.plan.plan_dto import (
+    MovesAnswer,
+    MovesQuestion,
+    PlanObjects,
+    PlanQuestion,
+    PlanReply,
+)
+from extender.queries.plan.plan_query import PlanInput, plan_warnings
 from extender.queries.plan.plan_service import NOW_BODY_MAX, LiveInput, LiveSnapshot, restored
 from extender.runtime.system_clock import SystemClock
 
@@ -57,14 +63,6 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     """
     parsed = _parsed(body, PlanQuestion)
     given = _read_objects(body, parsed, ours)
-    changes = CapacityChanges(
-        copies=parsed.copies,
-        max_copies=parsed.max_copies,
-        most=ROOTS_MAX,
-        without=parsed.without,
-        further=parsed.with_,
-        relax=parsed.relax,
-    )
     view = given.view
     question = replace(
         given.question,
@@ -77,12 +75,9 @@ def answer_plan_request(body: bytes, ours: LiveInput | None = None) -> bytes:
     taken: set[Taken] = {(key.kind, key.namespace, key.name) for key in view.groups}
     taken |= {("Pod", pod.namespace, pod.name) for pod in view.pods.values()}
     copies = TreeCopies(given.entries, given.sources, taken)
-    result = answer_capacity_query(view, question, changes, copies.copy)
+    result = answer_capacity_query(view, question, parsed, copies.copy, most=ROOTS_MAX)
     reply = PlanReply(
-        verdict=result.verdict,
-        gangs=result.gangs,
-        copies=result.copies,
-        given=result.given,
+        **msgspec.structs.asdict(result),
         warnings=tuple(dict.fromkeys((*given.warnings, *extra_warnings))),
         as_of=ours.as_of if ours is not None else "",
     )

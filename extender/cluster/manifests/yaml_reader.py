@@ -5,7 +5,7 @@ crashes on a file that is nested very deep (docs/explanation/design-decisions.md
 refused with a line number. Plain scalars have the types that kubectl gives them: dates and `12:30` are text, `on` is
 a boolean.
 
-Note: JSON is read by msgspec, which silently uses the last of duplicate keys.
+Note: JSON is read by msgspec, which silently uses the last of duplicate keys; only two lists of items in one are refused.
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ class _RawList(msgspec.Struct):
     items: tuple[msgspec.Raw, ...]
 
 
+_ITEMS: Final = b'"items"'
 _raw_list: Final = msgspec.json.Decoder(_RawList)
 _raw_items: Final = msgspec.json.Decoder(tuple[msgspec.Raw, ...])
 
@@ -207,7 +208,10 @@ def _items_in_blocks(
                     yield _item(shown, number, item)
                 left = left[end + 1 :]
                 progress(shown, done, size)
-            last = _raw_list.decode(b'{"items": [' + left)
+            rest = b'{"items": [' + left
+            last = _raw_list.decode(rest)
+            if _lists(rest, last.items) > 1:
+                return number
     except (OSError, msgspec.MsgspecError, RecursionError):
         return number  # reading the whole file shows what is wrong
     if last.kind != "List" or (number and not last.items):  # a comma after the last item
@@ -227,13 +231,23 @@ def _list_items(
             raw = _raw_list.decode(body)
         except (msgspec.MsgspecError, RecursionError):
             return None
-        return iter(raw.items) if raw.kind == "List" else None
+        if raw.kind != "List":
+            return None
+        if _lists(body, raw.items) > 1:
+            raise BadInput(f'{name}: key "items" is a duplicate; give one list of items')
+        return iter(raw.items)
     if not body.startswith(_LIST_HEAD.encode()):
         return None
     text = _text_of(body, name)
     if _LIST_TAIL not in text or "\n---" in text:
         return None
     return _yaml_items(text, name, progress)
+
+
+def _lists(text: bytes, items: Sequence[msgspec.Raw]) -> int:
+    """Return how often the key `items` is in a text outside of some items; msgspec takes the last of several."""
+    number = text.count(_ITEMS)
+    return number if number < 2 else number - b"".join(items).count(_ITEMS)  # noqa: PLR2004
 
 
 def _yaml_items(text: str, name: str, progress: Progress) -> Iterator[Value]:

@@ -122,7 +122,8 @@ class EventApi(Api):
             async with aclosing(self.feed.follow(event_filter, visibility_of(request))) as batches:
                 async for batch in batches:
                     if left is not None and len(batch.events) >= left:
-                        for chunk in _chunks(_first(batch, left)):
+                        events = batch.events[:left]
+                        for chunk in _chunks(EventBatch(events[-1][0].position, events)):
                             await response.write(chunk)
                         break
                     for chunk in _chunks(batch):
@@ -160,12 +161,6 @@ def _last_event_id(request: web.Request) -> Position | None:
     if text is None:
         return None
     return Position(whole(text, "header Last-Event-ID", most=POSITION_MAX))
-
-
-def _first(batch: EventBatch, count: int) -> EventBatch:
-    """Return the first events of a batch, of which it has as many."""
-    events = batch.events[:count]
-    return EventBatch(events[-1][0].position, events)
 
 
 def _chunks(batch: EventBatch) -> list[bytes]:

@@ -21,9 +21,14 @@ from extender.http.responses.request_visibility import CALLER, body_of, visibili
 from extender.http.v1.openapi import Operation
 from extender.http.v1.query_parameters import Api, Query
 from extender.ports.log_ports import StateSource
-from extender.queries.plan.moves_dto import MovesAnswer, MovesQuestion, MovesUnderWay
 from extender.queries.plan.moves_query import PlannedMoves, moves_under_way
-from extender.queries.plan.plan_query import PlanQuestion, PlanReply
+from extender.queries.plan.plan_dto import (
+    MovesAnswer,
+    MovesQuestion,
+    MovesUnderWay,
+    PlanQuestion,
+    PlanReply,
+)
 from extender.queries.plan.plan_service import PlanResult
 
 BODY_MAX = 16 << 20

@@ -107,10 +107,9 @@ class StatusApi(Api):
             leader=_leader_line(held),
             leader_answers=part.leads,
             replicas=[*usage.replicas],
-            checks=[
-                service_status.CheckLine(check.name, check.ok, check.reason)
-                for check in sources.checks()
-            ],
+            checks=msgspec.convert(
+                [*sources.checks()], list[service_status.CheckLine], from_attributes=True
+            ),
             log=service_status.LogLine(
                 head=head.position,
                 time=rfc3339(head.at_us) if head.position else "",
@@ -208,7 +207,9 @@ def _verification_line(verified: VerifiedLog) -> service_status.VerificationLine
         time=rfc3339(verified.at_us),
         anchors=verified.anchors,
         finding_count=len(verified.findings),
-        findings=service_status.finding_lines(verified.findings),
+        findings=msgspec.convert(
+            verified.findings, list[service_status.FindingLine], from_attributes=True
+        ),
         definitions=verified.result.definitions,
         privileged_roles=[*verified.result.privileged_roles],
     )

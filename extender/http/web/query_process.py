@@ -29,6 +29,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
+from msgspec.structs import replace
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -81,11 +82,12 @@ class QueryProcessOptions(msgspec.Struct, frozen=True):
 
     database_url: str
     log_level: str
-    service: int  # process id of the service; the query process ends with it
-    listening: int  # file descriptor of the socket to accept on
     anchor_key_file: str = ""  # its keys authenticate snapshots
-    key: str = ""  # that each query has
     log_format: str = ""
+    # of one run
+    service: int = 0  # process id of the service; the query process ends with it
+    listening: int = 0  # file descriptor of the socket to accept on
+    key: str = ""  # that each query has
 
 
 class ForkedQueryProcess(NamedTuple):
@@ -114,21 +116,18 @@ class QueryProcess:
     """Handlers of `PATHS`.
 
     Args:
+        options: Those that do not depend on the run.
         forked: The first query process; None: it is started by the command too.
     """
 
     def __init__(
         self,
         command: Sequence[str],
-        database_url: str,
-        log_level: str,
-        anchor_key_file: str = "",
+        options: QueryProcessOptions,
         forked: ForkedQueryProcess | None = None,
-        *,
-        log_format: str = "",
     ) -> None:
         self._command = command
-        self._given = database_url, log_level, anchor_key_file, log_format
+        self._options = options
         self._forked = forked.process if forked is not None else None
         self._listening = forked.listening if forked is not None else None
         self._session: aiohttp.ClientSession | None = None
@@ -171,15 +170,14 @@ class QueryProcess:
     async def _start(self) -> Process | ForkedProcess:
         assert self._listening is not None, "not opened"
         number = self._listening.fileno()
-        url, level, key_file, log_format = self._given
-        given = QueryProcessOptions(
-            url, level, os.getpid(), number, key_file, self._key, log_format
+        given = msgspec.json.encode(
+            replace(self._options, service=os.getpid(), listening=number, key=self._key)
         )
         forked, self._forked = self._forked, None
         if forked is not None:
             self._process = forked
             with contextlib.suppress(OSError):  # it was killed, and another one is started
-                forked.begin(msgspec.json.encode(given))
+                forked.begin(given)
             return forked
         process = await create_subprocess_exec(
             *self._command, stdin=PIPE, pass_fds=(number,),
@@ -187,7 +185,7 @@ class QueryProcess:
         )  # fmt: skip
         self._process = process
         assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(given))
+        process.stdin.write(given)
         process.stdin.close()
         return process
 

@@ -64,16 +64,13 @@ def _openapi() -> bytes:
 class OpenApiRoute:
     """Handler of /v1/openapi.json."""
 
-    def __init__(self) -> None:
-        self._body = _openapi()
-
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
         return [web.get("/v1/openapi.json", self.document)]
 
     async def document(self, _: web.Request) -> web.Response:
         """Return the OpenAPI document."""
-        return web.Response(body=self._body, content_type="application/json")
+        return web.Response(body=_openapi(), content_type="application/json")
 
 
 log = logging.getLogger(__name__)

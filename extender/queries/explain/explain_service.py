@@ -70,7 +70,8 @@ from extender.queries.explain.object_explanation import (
     with_unheld,
 )
 from extender.queries.plan.node_groups import NodeGroup
-from extender.queries.plan.plan_query import BUDGET_MAX, GangVerdict, PlanAnswer, PlanInput
+from extender.queries.plan.plan_dto import BUDGET_MAX, GangVerdict, PlanAnswer
+from extender.queries.plan.plan_query import PlanInput
 from extender.queries.plan.plan_service import ClusterSource
 from extender.queries.state.gang_status import (
     GangStatus,

@@ -68,7 +68,7 @@ from extender.queries.explain.name_lookup import (
     similar_kind,
     similar_names,
 )
-from extender.queries.plan.plan_query import GangVerdict
+from extender.queries.plan.plan_dto import GangVerdict
 from extender.queries.state.gang_status import SUSPENDED, GangStatus
 from extender.queries.state.state_dto import GangAt
 from extender.runtime.cooperative_yield import Yielder

@@ -25,20 +25,14 @@ from extender.core.model.pod_groups import Group
 from extender.core.model.pods import Pod
 from extender.queries.plan import plan_query
 from extender.queries.plan.cluster_changes import further_nodes, without_nodes
+from extender.queries.plan.plan_dto import (
+    COPIES_MAX,
+    CopiesLine,
+    GangVerdict,
+    PlanAnswer,
+    PlanQuestion,
+)
 from extender.queries.plan.plan_steps import GroupOrigin, RefusedWorkload
-
-COPIES_MAX: Final = 1_000  # of one query
-
-
-class CapacityChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What a query supposes, and how often it plans the trees."""
-
-    copies: int = 0  # 0: once, and no count
-    max_copies: bool = False  # as many as fit
-    most: int = COPIES_MAX  # that are planned for `max_copies`
-    without: tuple[str, ...] = ()
-    further: tuple[str, ...] = ()  # 4xNODE
-    relax: tuple[str, ...] = ()
 
 
 class TreeCopy(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,29 +57,34 @@ def no_progress(_done: int, _copies: int) -> None:
 def answer_capacity_query(
     view: ClusterView,
     question: plan_query.PlanInput,
-    changes: CapacityChanges,
+    asked: PlanQuestion,
     make_copy: CopyMaker,
     progress: Progress = no_progress,
-) -> plan_query.PlanAnswer:
+    *,
+    most: int = COPIES_MAX,
+) -> PlanAnswer:
     """Return the answer to a plan query on a changed cluster, for one or more copies of the trees.
 
     Args:
+        question: The trees of the query.
+        asked: The query, for what it supposes and how often it plans the trees.
         make_copy: Makes copies of the trees; called only if more than one copy is planned.
         progress: Called after each copy that fits.
+        most: Copies that are planned where as many are wanted as fit.
 
     Raises:
         BadInput: A change names nothing that exists, or does not go with another; names option and value.
     """
-    _check(question, changes)
+    _check(question, asked)
     trees = [t for t in forest_of(view).trees.values() if plan_query.is_requested_tree(t, question)]
     groups = {group.key: group for tree in trees for group in tree.groups}
     groups |= {key: view.groups[key] for key in question.groups if key in view.groups}
     named = tuple(groups[key] for key in sorted(groups))
-    relaxed = tuple(_relaxation(text, named, question.origins) for text in changes.relax)
+    relaxed = tuple(_relaxation(text, named, question.origins) for text in asked.relax)
     pods = question.pods.union(pod.uid for tree in trees for pod in tree.pods)
-    nodes, given_with = further_nodes(view, changes.further)
+    nodes, given_with = further_nodes(view, asked.with_)
     changed = without_nodes(
-        view, question.state, changes.without, planned=lambda pod: pod.uid in pods
+        view, question.state, asked.without, planned=lambda pod: pod.uid in pods
     )
     view = changed.view
     for node in nodes:
@@ -94,7 +93,7 @@ def answer_capacity_query(
         view = with_group(view, relaxation.of(view.groups[relaxation.group]))
     question = replace(question, state=changed.state)
     rows = NodeRowCache(question.topology_keys)
-    answer = _Copies(view, question, relaxed, make_copy, rows).answer(changes, progress)
+    answer = _Copies(view, question, relaxed, make_copy, rows, most).answer(asked, progress)
     given = (
         *changed.given,
         *given_with,
@@ -103,12 +102,12 @@ def answer_capacity_query(
     return replace(answer, given=given) if given else answer
 
 
-def _check(question: plan_query.PlanInput, changes: CapacityChanges) -> None:
-    counting = bool(changes.copies) or changes.max_copies
-    if changes.copies and changes.max_copies:
+def _check(question: plan_query.PlanInput, asked: PlanQuestion) -> None:
+    counting = bool(asked.copies) or asked.max_copies
+    if asked.copies and asked.max_copies:
         raise BadInput("copies and max-copies: give one of them")
     if counting and question.all_pending:
-        option = "copies" if changes.copies else "max-copies"
+        option = "copies" if asked.copies else "max-copies"
         raise BadInput(
             f"{option}: counts copies of the trees that are given, so there must be such trees, and no query for all "
             "pending trees of the cluster"
@@ -124,38 +123,39 @@ class _Copies:
     _relaxed: tuple[GroupRelaxation, ...]
     _make_copy: CopyMaker
     _rows: NodeRowCache
+    _most: int
 
-    def answer(self, changes: CapacityChanges, progress: Progress) -> plan_query.PlanAnswer:
+    def answer(self, asked: PlanQuestion, progress: Progress) -> PlanAnswer:
         """Return the answer for all copies."""
-        if not changes.copies and not changes.max_copies:
+        if not asked.copies and not asked.max_copies:
             verdicts, _ = plan_query.plan_in_order(self._view, self._question, self._rows)
-            return plan_query.PlanAnswer(verdict=plan_query.worst_verdict(verdicts), gangs=verdicts)
+            return PlanAnswer(verdict=plan_query.worst_verdict(verdicts), gangs=verdicts)
         self._question = replace(self._question, keep_placed=True)
-        most = changes.copies or changes.most
+        most = asked.copies or self._most
         fit = 0
-        gangs: list[plan_query.GangVerdict] = []
-        refused: tuple[plan_query.GangVerdict, ...] = ()
+        gangs: list[GangVerdict] = []
+        refused: tuple[GangVerdict, ...] = ()
         while fit < most and not refused:
             verdicts = self._next(fit + 1)
             if not gangs and not verdicts:
-                return plan_query.PlanAnswer(verdict="nothing", gangs=())
+                return PlanAnswer(verdict="nothing", gangs=())
             gangs += (replace(verdict, copy=fit + 1) for verdict in verdicts)
             refused = tuple(verdict for verdict in verdicts if verdict.verdict != "placed")
             if not refused:
                 fit += 1
-                progress(fit, changes.copies)
+                progress(fit, asked.copies)
         unknown = any(verdict.verdict == "unknown" for verdict in refused)
-        limited = changes.max_copies and not refused
-        counted = gangs if changes.copies or not fit else ()
-        return plan_query.PlanAnswer(
+        limited = asked.max_copies and not refused
+        counted = gangs if asked.copies or not fit else ()
+        return PlanAnswer(
             verdict=plan_query.worst_verdict(counted) if counted else "placed",
             gangs=tuple(gangs),
-            copies=plan_query.CopiesLine(
-                wanted=changes.copies, fit=fit, proved=not unknown and not limited, limited=limited
+            copies=CopiesLine(
+                wanted=asked.copies, fit=fit, proved=not unknown and not limited, limited=limited
             ),
         )
 
-    def _next(self, number: int) -> tuple[plan_query.GangVerdict, ...]:
+    def _next(self, number: int) -> tuple[GangVerdict, ...]:
         """Return the answers for one copy; the cluster keeps its pods if all its trees are placed."""
         view, question = self._view, self._question
         if number > 1:
@@ -282,9 +282,10 @@ def _minimum_field(group: Group) -> str:
 def _group_named(
     text: str, name: str, groups: tuple[Group, ...], origins: Mapping[GroupKey, GroupOrigin]
 ) -> Group:
+    roles = {key: origin.role for key, origin in origins.items()}
     names = {
-        group.key: (str(group.key), group.key.path, group.key.name, _role(group, origins))
-        for group in groups
+        key: (str(key), key.path, key.name, roles.get(key, ""))
+        for key in (group.key for group in groups)
     }
     matching = [group for group in groups if name in names[group.key]]
     if len(matching) == 1:
@@ -299,8 +300,3 @@ def _group_named(
     raise BadInput(
         f'relax "{text}": no planned tree has a group "{name}"{near or "; the groups are " + listed}'
     )
-
-
-def _role(group: Group, origins: Mapping[GroupKey, GroupOrigin]) -> str:
-    origin = origins.get(group.key)
-    return origin.role if origin is not None else ""

@@ -31,7 +31,7 @@ from extender.core.planner.plan_types import PlanNode
 from extender.core.preempt.disruption_units import as_admitted, checkpoint_warnings
 from extender.core.preempt.movable_pods import MovablePods, MoveLimits, broken_gangs, movable_pods
 from extender.queries.plan.cluster_changes import named_nodes
-from extender.queries.plan.moves_dto import (
+from extender.queries.plan.plan_dto import (
     BreakLine,
     EndLine,
     MovesAnswer,
@@ -55,16 +55,11 @@ class PlannedMoves(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MovesInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A question about moves."""
+    """A question about moves, with the objects that it is about."""
 
     plan: PlanInput  # the tree to make room for, and the state
-    free: str = ""
-    drain: tuple[str, ...] = ()
-    announced: bool = False
+    asked: MovesQuestion = MovesQuestion()
     by_us: int = 0  # 0: nothing is waited for
-    budget: int = 0
-    max_priority: int | None = None
-    max_age_s: int = 0
     now_us: int = 0
     members_only: bool = False  # pods that the service does not place stay
 
@@ -75,13 +70,8 @@ def moves_input(
     """Return a question with the objects that it is about; raises BadInput if `by` is no time."""
     return MovesInput(
         plan=replace(plan, budget=asked.search_budget),
-        free=asked.free,
-        drain=asked.drain,
-        announced=asked.announced,
+        asked=asked,
         by_us=max(parse_time(asked.by, "by"), 1) if asked.by else 0,  # 0 would be no time
-        budget=asked.budget,
-        max_priority=None if isinstance(asked.max_priority, UnsetType) else asked.max_priority,
-        max_age_s=asked.max_age_s,
         now_us=now_us,
         members_only=members_only,
     )
@@ -101,11 +91,11 @@ def planned_moves(view: ClusterView, question: MovesInput) -> tuple[MovesAnswer,
     for refused in question.plan.refused:
         raise BadInput(f"for {refused.label}: {refused.text}")
     forest = forest_of(view)
-    is_drain = question.announced or bool(question.drain)
+    is_drain = question.asked.announced or bool(question.asked.drain)
     trees = [t for t in forest.trees.values() if is_requested_tree(t, question.plan)]
     asked = [
         name
-        for name, given in (("for", trees), ("free", question.free), ("drain", is_drain))
+        for name, given in (("for", trees), ("free", question.asked.free), ("drain", is_drain))
         if given
     ]
     if not trees:
@@ -113,9 +103,9 @@ def planned_moves(view: ClusterView, question: MovesInput) -> tuple[MovesAnswer,
     if len(asked) != 1:
         have = join_names(asked) or "none of them"
         raise BadInput(f"moves: give a tree to make room for, or free, or drain; given: {have}")
-    if is_drain and question.budget:
+    if is_drain and question.asked.budget:
         raise BadInput(
-            f"budget {question.budget}: a drain moves all that can move; leave it out, or ask for free"
+            f"budget {question.asked.budget}: a drain moves all that can move; leave it out, or ask for free"
         )
     if question.by_us and not is_drain:
         raise BadInput("by: a time until which something may end; it is for drain")
@@ -139,9 +129,10 @@ def _refuse_without_tree(forest: Forest, question: PlanInput) -> None:
 
 
 def _limits(question: MovesInput) -> MoveLimits:
-    oldest = question.now_us - question.max_age_s * 1_000_000 if question.max_age_s else 0
+    highest, age_s = question.asked.max_priority, question.asked.max_age_s
+    oldest = question.now_us - age_s * 1_000_000 if age_s else 0
     return MoveLimits(
-        max_priority=question.max_priority,
+        max_priority=None if isinstance(highest, UnsetType) else highest,
         oldest_us=oldest,
         now_us=question.now_us,
         members_only=question.members_only,
@@ -200,7 +191,7 @@ def _for_tree(
         # what is held for the tree is free for it, but not for a pod that is moved there
         barred=pods.barred | claimed_nodes(state, tree.root.uid),
         tree=request,
-        budget=question.budget,
+        budget=question.asked.budget,
         search_budget=question.plan.budget,
     )
     planned = find_moves(asked)
@@ -219,12 +210,12 @@ def _for_nodes(
     state = question.plan.state
     rows = NodeRowCache()
     nodes = rows.rows(view, rows.taken(view, state, priority=LOWEST, gang_uid=NO_ROOT))
-    if question.free:
-        sets, closed, count = _domains(nodes, question.free)
+    if question.asked.free:
+        sets, closed, count = _domains(nodes, question.asked.free)
     else:
         sets, closed, count = _named(view, question), (), 0
     pods = movable_pods(view, state, forest, limits=_limits(question))
-    away = set() if question.free else {name for some in sets.values() for name in some}
+    away = set() if question.asked.free else {name for some in sets.values() for name in some}
     known_ends = dict(_known_ends(view, forest, away, question.now_us))
     ends = {uid: end for uid, end in known_ends.items() if end[0] <= question.by_us}
     ending = {view.pods[uid].path for uid in ends}
@@ -237,12 +228,12 @@ def _for_nodes(
         barred=pods.barred,
         sets=tuple(sets.values()),
         count=count,
-        budget=question.budget,
+        budget=question.asked.budget,
         search_budget=question.plan.budget,
     )
     planned = find_moves(asked)
     names = [*sets]
-    title = f"free {question.free}" if count else f"drain {join_names(names)}"
+    title = f"free {question.asked.free}" if count else f"drain {join_names(names)}"
     answer = _answer(title, planned, nodes, pods, view, question.now_us)
     emptied = tuple(names[at] for at in planned.emptied)
     if count:
@@ -254,9 +245,9 @@ def _for_nodes(
     stays = tuple(pod for pod in staying if pod.node in away and not pod.on_every_node)
     complete = not stays and not planned.unmoved
     left = {*planned.unmoved, *(line.pod for line in stays)}
-    last_us, name = _last_end(view, known_ends, ends, left)
+    last_us, last_gang = _last_end(view, known_ends, ends, left)
     last = rfc3339(last_us) if last_us else ""
-    text = f"nothing breaks when you begin after {name} has ended, at {last} at the latest"
+    text = f"nothing breaks when you begin after {last_gang} has ended, at {last} at the latest"
     proved = bool(stays) or planned.search.exhausted
     answer = replace(
         answer,
@@ -276,8 +267,8 @@ def _for_nodes(
 
 def _named(view: ClusterView, question: MovesInput) -> dict[str, tuple[NodeName, ...]]:
     """Return the nodes to drain as they are named; those whose drain is announced one by one, with what announces it."""
-    sets = {text: tuple(named_nodes(view, text, "drain")) for text in question.drain}
-    if not question.announced:
+    sets = {text: tuple(named_nodes(view, text, "drain")) for text in question.asked.drain}
+    if not question.asked.announced:
         return sets
     announced = {node.name: by for node in view.nodes.values() if (by := drain_announced(node))}
     if not announced:

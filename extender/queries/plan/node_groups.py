@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import Annotated, Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -21,19 +21,10 @@ from extender.core.planner.plan_types import Plan, PlanGroup, PlanNode, PlanRequ
 from extender.core.planner.preempt.judgement import judge
 from extender.core.planner.preempt.victim_search import PreemptionPlan
 from extender.queries.plan.cluster_changes import HOSTNAME
+from extender.queries.plan.plan_dto import NodeGroupGrowth
 
 BUDGET: Final = 20_000  # search nodes of each plan
 GROUPS_MAX: Final = 100
-
-
-class NodeGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A node group as a file or a query has it."""
-
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
-    max: Annotated[int, msgspec.Meta(ge=1, le=10_000)]  # nodes that it may have
-    # A Node as `kubectl get node -o yaml` prints it: metadata.labels, spec.taints, status.allocatable or capacity. A node
-    # of the cluster with all of the labels, but for the hostname, counts as one of the group.
-    template: dict[str, Any]
 
 
 class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,16 +33,6 @@ class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     max: int
     node: Node
-
-
-class NodeGroupGrowth(msgspec.Struct, frozen=True, kw_only=True):
-    """By how many nodes a node group must grow for a tree to fit, verified by planning it."""
-
-    name: str
-    nodes: int  # more than it has
-    now: int  # nodes that it has
-    max: int  # nodes that it may have
-    evicts: int = 0  # units of lower priority that are evicted then
 
 
 def growths(
@@ -64,7 +45,8 @@ def growths(
     """
     sufficient = []
     for group in groups:
-        now = sum(_is_of(group, node) for node in view.nodes.values())
+        labels = {key: value for key, value in group.node.labels.items() if key != HOSTNAME}
+        now = sum(labels.items() <= node.labels.items() for node in view.nodes.values())
         # a new node that gets no member does not help
         most = min(group.max - now, _waiting(request.root))
         if most > 0 and _evicted(request, group, most) is not None:
@@ -86,11 +68,6 @@ def growth_text(growth: NodeGroupGrowth) -> str:
     if growth.evicts:
         text += f", and evicting {counted(growth.evicts, 'unit')} of lower priority"
     return text
-
-
-def _is_of(group: NodeGroup, node: Node) -> bool:
-    labels = {key: value for key, value in group.node.labels.items() if key != HOSTNAME}
-    return labels.items() <= node.labels.items()
 
 
 def _waiting(group: PlanGroup) -> int:

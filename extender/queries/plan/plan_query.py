@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from extender.core.admit.gang_sentences import WishLine, plan_lines
+from extender.core.admit.gang_sentences import plan_lines
 from extender.core.admit.node_rejections import NodeRejections
 from extender.core.admit.plan_request import (
     TreeParts,
@@ -52,7 +52,6 @@ from extender.core.model.visibility import EVERYTHING, Visibility, name_for, nam
 from extender.core.planner.explain.relaxations import evicting
 from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
-    Conflict,
     Plan,
     PlanRequest,
     Refusal,
@@ -72,13 +71,18 @@ from extender.core.planner.preempt.victim_search import (
 )
 from extender.core.preempt.disruption_units import EvictableContext
 from extender.core.preempt.preemption_planning import preemption_request
-from extender.queries.plan.moves_dto import AssignmentLine, PlanObjects
-from extender.queries.plan.node_groups import (
-    NodeGroup,
+from extender.queries.plan.node_groups import NodeGroup, growth_text, growths
+from extender.queries.plan.plan_dto import (
+    BEST_TO_WORST,
+    AnswerWord,
+    AssignmentLine,
+    GangVerdict,
+    GroupLine,
     NodeGroupGrowth,
-    NodeGroupSpec,
-    growth_text,
-    growths,
+    PlanAnswer,
+    PlannedVictimLine,
+    SearchLine,
+    VerdictWord,
 )
 from extender.queries.plan.plan_steps import (
     GroupOrigin,
@@ -91,24 +95,7 @@ from extender.queries.plan.plan_steps import (
     with_largest_use,
 )
 
-VerdictWord = Literal["placed", "waiting", "unknown", "impossible", "invalid"]
-AnswerWord = VerdictWord | Literal["nothing"]  # nothing: no tree and no pod was planned
 LOOPS_AND_DEPTHS = frozenset({"B6", "B7"})  # their orphans wait for nothing
-BUDGET_MAX = 200_000  # search nodes that a query may ask for
-BEST_TO_WORST: tuple[VerdictWord, ...] = ("placed", "waiting", "unknown", "impossible", "invalid")
-
-
-class GroupLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A group of a tree; counts are of pods, for a composite of child groups."""
-
-    group: str
-    kind: str
-    parent: str  # empty for the root
-    # what the user calls it, such as the name of a ReplicatedJob; empty if it has no name
-    role: str
-    minimum: int  # how many must be placed together; 0: each for itself
-    total: int  # how many there are
-    placed: int  # how many run or would be placed; child groups count with their minimum
 
 
 def group_lines(
@@ -155,97 +142,6 @@ def change_texts(
             text = f"{change.kind} {change.minimum}: {before}{change.minimum}{behind}"
             yield evicting(text, change.evicts)
     yield from plain
-
-
-class PlannedVictimLine(msgspec.Struct, frozen=True):
-    """A disruption unit that would be evicted."""
-
-    unit: str
-    pods: tuple[str, ...]
-
-
-class SearchLine(msgspec.Struct, frozen=True):
-    """The effort of a search."""
-
-    nodes: int
-    exhausted: bool
-
-
-class GangVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for one tree."""
-
-    gang: str
-    kind: str
-    verdict: VerdictWord
-    domains: dict[str, dict[str, str]] = {}
-    assignments: tuple[AssignmentLine, ...] = ()
-    unplaced: tuple[str, ...] = ()
-    victims: tuple[PlannedVictimLine, ...] = ()
-    reasons: tuple[str, ...] = ()
-    conflict: tuple[Conflict, ...] = ()
-    help: tuple[str, ...] = ()  # what would help, each verified by planning, the cheapest first
-    changes: tuple[Relaxation, ...] = ()  # the same by parts, for programs
-    # Of an impossible tree without bound members: whether it would fit if no other pod ran. Empty: not examined.
-    when_empty: WhenEmpty = ""
-    reasons_when_empty: tuple[str, ...] = ()  # of *never*: what is missing then
-    node_groups: tuple[NodeGroupGrowth, ...] = ()  # of which one alone would make it fit
-    search: SearchLine = SearchLine(0, exhausted=True)
-    # Kind/namespace/name of what the tree was made from; empty: its groups are given
-    workload: str = ""
-    groups: tuple[GroupLine, ...] = ()  # the tree, root first; empty where it is not complete
-    # of a workload whose parts start one after the other; the verdict is that of the worst step
-    steps: tuple[StepLine, ...] = ()
-    copy: int | UnsetType = UNSET  # of a query with copies: the number of the copy, from 1
-    wishes: tuple[WishLine, ...] = ()  # what they reached, one line for each key of a wish
-
-
-class CopiesLine(msgspec.Struct, frozen=True, kw_only=True):
-    """How many copies of the trees fit, planned one after the other."""
-
-    wanted: int  # 0: as many as fit
-    fit: int
-    # whether it is proved that the next one does not fit beside those before it; true also if all that are wanted fit
-    proved: bool
-    limited: bool = False  # stopped at the most that one query plans; more may fit
-
-
-class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for all trees in queue order; `verdict` is the worst of them.
-
-    With copies, `gangs` has the trees of each copy that fits, then those of the first that does not; the verdict of
-    a query for as many copies as fit is that of the first copy.
-    """
-
-    verdict: AnswerWord
-    gangs: tuple[GangVerdict, ...]
-    copies: CopiesLine | UnsetType = UNSET  # only of a query with copies
-    given: tuple[str, ...] | UnsetType = UNSET  # what was changed about cluster and trees
-
-
-class PlanReply(PlanAnswer, frozen=True, kw_only=True):
-    """The answer over HTTP, with warnings about the objects."""
-
-    warnings: tuple[str, ...] = ()
-    as_of: str = ""  # RFC 3339: time of the live cluster; empty for a cluster in the request
-
-
-class PlanQuestion(PlanObjects, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The request over HTTP: Kubernetes objects as `kubectl get -o json` prints them, lists included."""
-
-    all_pending: bool = False  # plan also what is pending in `cluster`
-    # search nodes per root
-    budget: Annotated[int, msgspec.Meta(ge=1, le=BUDGET_MAX)] = SEARCH_BUDGET
-    preemption: bool = True  # pods of lower priority may be evicted
-    # plan the trees of `workload` and `manifest` so often; 0: once
-    copies: Annotated[int, msgspec.Meta(ge=0, le=200)] = 0
-    max_copies: bool = False  # plan copies of them as long as they fit, 200 at most
-    without: tuple[str, ...] = ()  # nodes that are away: names, or key=value of a label
-    # further empty nodes: 4xNODE, like NODE
-    with_: tuple[str, ...] = msgspec.field(default=(), name="with")
-    # requirements that are dropped or lowered: GROUP:topology, GROUP:slices, GROUP:exclusive, GROUP:minCount=N, GROUP:minGroupCount=N
-    relax: tuple[str, ...] = ()
-    # node groups of a cluster autoscaler: whether a refused tree would fit if one of them grew
-    node_groups: tuple[NodeGroupSpec, ...] = ()
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True):

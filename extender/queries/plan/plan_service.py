@@ -36,7 +36,8 @@ from extender.core.workloads.tree_policy import TreeProfile
 from extender.ports.cluster_ports import Cluster
 from extender.ports.log_ports import Clock, StateSource
 from extender.ports.workload_ports import Workloads
-from extender.queries.plan.plan_query import PlanAnswer, PlanInput, answer_plan_query
+from extender.queries.plan.plan_dto import PlanAnswer
+from extender.queries.plan.plan_query import PlanInput, answer_plan_query
 from extender.runtime.cooperative_yield import Yielder
 from extender.runtime.worker_process import NICE, WorkerProcess
 from extender.snapshots.state_loader import decode_state, encode_state, join_states

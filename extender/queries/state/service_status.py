@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
-from extender.core.log.tampering import LogFinding
 from extender.core.model.message_formatting import bytes_text, counted, duration_text, parse_time
 
 # As the alert rules of deploy/monitoring have them.
@@ -74,21 +73,6 @@ class FindingLine(msgspec.Struct):
     message: str
     advice: str
     weaker: dict[str, int]  # findings that follow from this one, or cannot be separated from it
-
-
-def finding_lines(findings: Iterable[LogFinding]) -> list[FindingLine]:
-    """Return findings as they are shown."""
-    return [
-        FindingLine(
-            finding.kind,
-            finding.position,
-            finding.object,
-            finding.message,
-            finding.advice,
-            {str(kind): count for kind, count in finding.weaker.items()},
-        )
-        for finding in findings
-    ]
 
 
 class VerificationLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from extender.queries.plan.plan_query import GangVerdict, PlanInput, answer_plan_query
+from extender.queries.plan.plan_dto import GangVerdict
+from extender.queries.plan.plan_query import PlanInput, answer_plan_query
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.livedin import NAMESPACE
 from tests.controlplane.objects import amount_of, requests_of

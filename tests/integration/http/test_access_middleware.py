@@ -23,6 +23,7 @@ from extender.http.web.access_middleware import RIGHTS, AccessControl, RouteRigh
 from extender.http.web.server import OPERATIONS
 from extender.ports.access_ports import AccessRight, Caller
 from extender.queries.plan.moves_query import MovesInput, PlannedMoves, planned_moves
+from extender.queries.plan.plan_dto import MovesQuestion
 from extender.queries.plan.plan_query import PlanInput
 from extender.queries.plan.plan_service import PlanResult
 from extender.store.projections import PostgresReadModels
@@ -212,7 +213,7 @@ async def test_who_may_move_pods(reviews):
         state = served.stage.leader.committed
         question = MovesInput(
             plan=PlanInput(groups=frozenset(), pods=frozenset(), state=state),
-            drain=("n0",),
+            asked=MovesQuestion(drain=("n0",)),
             members_only=True,
         )
         answer, request = planned_moves(served.stage.cluster.view(), question)

@@ -13,6 +13,7 @@ from extender.core.log.events import BindBarrierTimedOut
 from extender.http.scheduler.leader_proxy import FORWARDED, MISDIRECTED
 from extender.ports.access_ports import AccessRight
 from extender.queries.plan.moves_query import MovesInput, PlannedMoves, planned_moves
+from extender.queries.plan.plan_dto import MovesQuestion
 from extender.queries.plan.plan_query import PlanInput
 from extender.queries.plan.plan_service import PlanResult
 from tests.integration.http.test_access_middleware import JOB, bearer
@@ -121,7 +122,9 @@ async def test_moves_asked_for_at_a_follower_are_made_by_the_leader():
     async def plan(_body, _readers):
         stage = replicas.first.stage
         question = MovesInput(
-            plan=PlanInput(state=stage.leader.committed), drain=("n0",), members_only=True
+            plan=PlanInput(state=stage.leader.committed),
+            asked=MovesQuestion(drain=("n0",)),
+            members_only=True,
         )
         answer, request = planned_moves(stage.cluster.view(), question)
         encoded = msgspec.json.encode(request, order="deterministic")

@@ -28,7 +28,7 @@ from extender.http.v1.event_api import EventApi
 from extender.http.v1.history_api import HistoryApi, ReportApi
 from extender.http.v1.state_api import NodesApi, StateApi
 from extender.http.web import query_process
-from extender.http.web.query_process import KEY, PATHS, VISIBLE, QueryProcess
+from extender.http.web.query_process import KEY, PATHS, VISIBLE, QueryProcess, QueryProcessOptions
 from extender.queries.log.event_stream import EventStream
 from extender.queries.state.historical_state import HistoricalState
 from extender.query_main import PROCESS_NAME
@@ -117,7 +117,7 @@ async def serving(*parts):
 @contextlib.asynccontextmanager
 async def apart(url, command=ANSWERING):
     """Serve with the process of the service; yield the client and the handlers."""
-    handlers = QueryProcess(command, url, "INFO")
+    handlers = QueryProcess(command, QueryProcessOptions(url, "INFO"))
     handlers.open()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(query_process, "PAUSE_FIRST_S", 0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from extender.cli.commands.report_command import fragmentation_rows
 from extender.core.model.nodes import Taint
 from extender.queries.plan.moves_query import MovesInput, answer_moves
+from extender.queries.plan.plan_dto import MovesQuestion
 from extender.queries.plan.plan_query import PlanInput
 from extender.queries.state.node_inventory import NodeInventoryReport, NodeLine
 from tests.support.service.fakes import FakeCluster
@@ -47,7 +48,9 @@ def test_shapes_of_a_node_and_of_a_rack():
     view = FakeCluster(*objects, *pods).view()
 
     def free(key, number):
-        return answer_moves(view, MovesInput(plan=PlanInput(), free=f"{key}={number}"))
+        return answer_moves(
+            view, MovesInput(plan=PlanInput(), asked=MovesQuestion(free=f"{key}={number}"))
+        )
 
     rows = list(fragmentation_rows(report, free))
     assert [(row["level"], row["shape"], row["fits"]) for row in rows] == [

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from extender.cli.output.plan_text import ROWS_MAX, plan_markdown
-from extender.queries.plan.moves_dto import AssignmentLine
-from extender.queries.plan.plan_query import CopiesLine, GangVerdict, PlanAnswer, SearchLine
+from extender.queries.plan.plan_dto import (
+    AssignmentLine,
+    CopiesLine,
+    GangVerdict,
+    PlanAnswer,
+    SearchLine,
+)
 from tests.support.service.command_line import run_command
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "deploy/examples"

@@ -57,6 +57,21 @@ def write(tmp_path):
     return to_file
 
 
+@pytest.mark.parametrize("indent", [None, 4])
+def test_two_lists_of_items_are_refused(write, tmp_path, indent):
+    """Also where an item has the key, and in the layout of kubectl, with the second list at the end."""
+    volume = {"name": "v", "configMap": {"name": "c", "items": [{"key": "items", "path": "p"}]}}
+    item = a_pod("p", volumes=[volume])
+    whole = {"apiVersion": "v1", "items": [item], "kind": "List", "metadata": {}}
+    text = json.dumps(whole, indent=indent)
+    path = tmp_path / "twice.json"
+    path.write_text(text)
+    assert len(list(documents(str(path)))) == 1
+    path.write_text(text[:-1].rstrip() + ', "items": []}')
+    with pytest.raises(BadInput, match=r'twice.json: key "items" is a duplicate'):
+        list(documents(str(path)))
+
+
 def the_items(path):
     (whole,) = read_file(path)
     return whole.value["items"]

@@ -24,6 +24,7 @@ from extender.core.planner.moves.move_types import Move
 from extender.core.preempt.moves_lifecycle import lost_place
 from extender.queries.log.decision_replay import replay_decision
 from extender.queries.plan.moves_query import MovesInput, moves_under_way, planned_moves
+from extender.queries.plan.plan_dto import MovesQuestion
 from extender.queries.plan.plan_query import PlanInput
 from extender.queries.state.state_dto import Scope
 from extender.queries.state.state_report import build_state_report
@@ -77,7 +78,7 @@ async def running(**settings):
 def asked(stage, *nodes):
     question = MovesInput(
         plan=PlanInput(groups=frozenset(), pods=frozenset(), state=stage.leader.pending_state),
-        drain=nodes,
+        asked=MovesQuestion(drain=nodes),
         members_only=True,
     )
     return planned_moves(stage.cluster.view(), question)

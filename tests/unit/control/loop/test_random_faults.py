@@ -33,6 +33,7 @@ from extender.core.model.errors import (
 )
 from extender.core.model.pods import PodEnd
 from extender.queries.plan.moves_query import MovesInput, planned_moves
+from extender.queries.plan.plan_dto import MovesQuestion
 from extender.queries.plan.plan_query import PlanInput
 from extender.telemetry import METRICS
 from tests.support.hypothesis_profile import daily
@@ -368,7 +369,8 @@ class MovingLife(ChangingLife):
         plan = PlanInput(groups=frozenset(), pods=frozenset(), state=stage.leader.pending_state)
         node = self.some(stage.cluster.seen.nodes)
         answer, request = planned_moves(
-            stage.cluster.view(), MovesInput(plan=plan, drain=(node,), members_only=True)
+            stage.cluster.view(),
+            MovesInput(plan=plan, asked=MovesQuestion(drain=(node,)), members_only=True),
         )
         if answer.moves:
             body = msgspec.json.encode(request, order="deterministic")

@@ -28,8 +28,8 @@ from extender.queries.log.decision_details import decision_of
 from extender.queries.log.decision_replay import replay_decision
 from extender.queries.log.event_dto import summary
 from extender.queries.log.reports import LIVE_REPORTS
-from extender.queries.plan.moves_dto import AssignmentLine
-from extender.queries.plan.plan_query import GangVerdict, PlanAnswer, PlanInput
+from extender.queries.plan.plan_dto import AssignmentLine, GangVerdict, PlanAnswer
+from extender.queries.plan.plan_query import PlanInput
 from extender.queries.state.historical_state import HistoricalState
 from extender.snapshots.state_loader import decode_state, encode_state
 from tests.support.logs.fake_store import FakeEventLog, FakeEventQueries, FakeSnapshots

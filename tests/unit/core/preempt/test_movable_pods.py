@@ -16,6 +16,7 @@ from extender.core.preempt.movable_pods import (
     movable_pods,
 )
 from extender.queries.plan.moves_query import MovesInput, answer_moves
+from extender.queries.plan.plan_dto import MovesQuestion
 from extender.queries.plan.plan_query import PlanInput
 from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import (
@@ -210,7 +211,7 @@ def test_what_a_gang_needs_since_it_was_admitted_does_not_make_it_broken_already
 
 def drained(*objects):
     nodes = [a_node(f"n{i}", gpu=size) for i, size in enumerate((2, 2, 1))]
-    question = MovesInput(plan=PlanInput(), drain=("n0",))
+    question = MovesInput(plan=PlanInput(), asked=MovesQuestion(drain=("n0",)))
     return answer_moves(FakeCluster(*nodes, *objects).view(), question)
 
 

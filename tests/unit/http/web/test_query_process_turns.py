@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from extender.core.model.ids import Position
 from extender.http.responses.json_responses import answer
-from extender.http.web.query_process import CALLED, QueryProcess, QueryTurns
+from extender.http.web.query_process import CALLED, QueryProcess, QueryProcessOptions, QueryTurns
 from extender.runtime import cooperative_yield
 from extender.runtime.cooperative_yield import Yielder
 from tests.support.service.fakes import idle
@@ -147,7 +147,7 @@ async def test_the_service_sends_whether_kube_scheduler_calls(asked):
         received.append(request.headers.get(CALLED))
         return web.Response()
 
-    there, service = QueryProcess((), "", "INFO"), web.Application()
+    there, service = QueryProcess((), QueryProcessOptions("", "INFO")), web.Application()
     there.open()
     service.add_routes(there.routes())
     other = web.Application()

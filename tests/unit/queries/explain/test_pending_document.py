@@ -15,7 +15,7 @@ import pytest
 
 from deploy.demo.ports import free_port
 from extender.cli.commands.explain_command import print_explanation
-from extender.cli.commands.history_commands import event_columns
+from extender.cli.commands.history_commands import EVENT_COLUMNS
 from extender.cli.output.list_table import ListFormat, ListTable
 from extender.cluster.read.object_decoding import WRITTEN
 from extender.control.loop.reconciler import REASON
@@ -689,7 +689,7 @@ async def test_the_record_is_in_the_document(title, capsys) -> None:
         await stage.settled()
         await happens(stage)
         events = stage.events()
-    table = ListTable(event_columns(), lambda line: line.gang, ListFormat())
+    table = ListTable(EVENT_COLUMNS, lambda line: line.gang, ListFormat())
 
     async def printed_for(kind: str) -> str:
         capsys.readouterr()

@@ -9,7 +9,7 @@ import pytest
 
 from extender.cli.commands.moves_command import moves_markdown
 from extender.core.planner.moves.move_types import StayingPod
-from extender.queries.plan.moves_dto import MovesAnswer
+from extender.queries.plan.plan_dto import MovesAnswer
 from tests.support.document_outputs import DocumentOutputs
 from tests.support.service.command_line import run_command
 

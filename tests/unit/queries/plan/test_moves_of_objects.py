@@ -18,8 +18,8 @@ from extender.core.planner.moves import move_search
 from extender.core.planner.moves.move_search import compile_moves, moves_in_order
 from extender.core.planner.moves.move_types import Mover, MovesRequest
 from extender.core.planner.plan_types import PlanNode
-from extender.queries.plan.moves_dto import MovesAnswer, MovesQuestion
 from extender.queries.plan.moves_query import MovesInput, answer_moves, moves_input
+from extender.queries.plan.plan_dto import MovesAnswer, MovesQuestion
 from extender.queries.plan.plan_query import PlanInput
 from tests.support.hypothesis_profile import PROFILE
 from tests.support.planning.moves_checker import Gang, Member, MoveModel
@@ -118,9 +118,11 @@ def _ask(model: MoveModel, budget: int = 0) -> MovesAnswer:
     groups = frozenset({GroupKey("default", "train", "PodGroup")} if model.waiting else ())
     question = MovesInput(
         plan=PlanInput(groups=groups),
-        free=f"{RACK}={model.racks_to_free}" if model.racks_to_free else "",
-        drain=model.to_drain,
-        budget=budget,
+        asked=MovesQuestion(
+            free=f"{RACK}={model.racks_to_free}" if model.racks_to_free else "",
+            drain=model.to_drain,
+            budget=budget,
+        ),
         now_us=NOW_US,
     )
     return answer_moves(FakeCluster(*_objects(model)).view(), question)
@@ -224,14 +226,16 @@ def test_what_is_in_no_tree_is_named(objects, message):
 def test_a_drain_has_no_budget():
     with pytest.raises(BadInput, match=r"budget 1: a drain moves all that can move"):
         answer_moves(
-            FakeCluster(*NODES).view(), MovesInput(plan=PlanInput(), drain=("n0",), budget=1)
+            FakeCluster(*NODES).view(),
+            MovesInput(plan=PlanInput(), asked=MovesQuestion(drain=("n0",), budget=1)),
         )
 
 
 def test_domains_that_do_not_count_are_named():
     nodes = [{**node, "spec": {"unschedulable": True}} for node in NODES[2:]]
     answer = answer_moves(
-        FakeCluster(*NODES[:2], *nodes).view(), MovesInput(plan=PlanInput(), free=f"{RACK}=2")
+        FakeCluster(*NODES[:2], *nodes).view(),
+        MovesInput(plan=PlanInput(), asked=MovesQuestion(free=f"{RACK}=2")),
     )
     assert answer.verdict == "impossible"
     assert answer.reasons == (
@@ -283,18 +287,21 @@ def test_names_that_are_left_out_are_counted_once():
     groups = [a_group(f"g{i}", gang=1) for i in range(9)]
     view = FakeCluster(*nodes, *groups).view()
     drained = answer_moves(
-        view, MovesInput(plan=PlanInput(), drain=tuple(f"n{i}" for i in range(9)))
+        view,
+        MovesInput(plan=PlanInput(), asked=MovesQuestion(drain=tuple(f"n{i}" for i in range(9)))),
     )
     assert drained.question == "drain n0, n1, n2, n3, n4, n5 and 3 more"
     with pytest.raises(BadInput, match=r"nodes have kubernetes.io/hostname, l0, .*l4 and 5 more$"):
-        answer_moves(view, MovesInput(plan=PlanInput(), free="x=1"))
+        answer_moves(view, MovesInput(plan=PlanInput(), asked=MovesQuestion(free="x=1")))
     trees = PlanInput(groups=frozenset(view.groups))
     with pytest.raises(BadInput, match=r"9 trees; name one at a time: .*g5 and 3 more$"):
         answer_moves(view, MovesInput(plan=trees))
     for node in nodes:
         node["spec"] = {"unschedulable": True}
     closed = FakeCluster(*nodes).view()
-    (reason,) = answer_moves(closed, MovesInput(plan=PlanInput(), free=f"{RACK}=1")).reasons[-1:]
+    (reason,) = answer_moves(
+        closed, MovesInput(plan=PlanInput(), asked=MovesQuestion(free=f"{RACK}=1"))
+    ).reasons[-1:]
     assert reason.endswith("r5 and 3 more")
 
 
@@ -310,7 +317,9 @@ def test_what_ends_in_time_need_not_move():
 
     def asked(*, by="", nodes=("n0", "n1")):
         by_us = parse_time(by, "by") if by else 0
-        return answer_moves(view, MovesInput(plan=PlanInput(), drain=nodes, by_us=by_us))
+        return answer_moves(
+            view, MovesInput(plan=PlanInput(), asked=MovesQuestion(drain=nodes), by_us=by_us)
+        )
 
     now = asked()
     assert (now.verdict, now.ends, now.begin_after) == ("impossible", (), "2026-12-01T02:00:00.000000Z")  # fmt: skip
@@ -354,14 +363,19 @@ def test_nodes_whose_drain_is_announced_are_drained():
         )
     pods = [a_pod(f"p{i}", node=f"n{i}", requests={GPU: 1}, metadata=owned("p")) for i in range(3)]
     view = FakeCluster(*nodes, *pods).view()
-    answer = answer_moves(view, MovesInput(plan=PlanInput(), announced=True))
+    answer = answer_moves(view, MovesInput(plan=PlanInput(), asked=MovesQuestion(announced=True)))
     assert answer.question == "drain n0 (medik8s.io/drain), n2 (node.kubernetes.io/unschedulable)"
     assert [(move.source, move.target) for move in answer.moves] == [("n0", "n3")]
     assert answer.unmoved == ("default/p2",)
-    named = answer_moves(view, MovesInput(plan=PlanInput(), announced=True, drain=("n1", "n2")))
+    named = answer_moves(
+        view, MovesInput(plan=PlanInput(), asked=MovesQuestion(announced=True, drain=("n1", "n2")))
+    )
     assert {move.source for move in named.moves} <= {"n0", "n1", "n2"}
     with pytest.raises(BadInput, match="announced: of 1 node none is cordoned"):
-        answer_moves(FakeCluster(nodes[3]).view(), MovesInput(plan=PlanInput(), announced=True))
+        answer_moves(
+            FakeCluster(nodes[3]).view(),
+            MovesInput(plan=PlanInput(), asked=MovesQuestion(announced=True)),
+        )
 
 
 def test_an_end_that_is_not_known_is_not_waited_for():
@@ -373,7 +387,9 @@ def test_an_end_that_is_not_known_is_not_waited_for():
     ]  # fmt: skip
     view = FakeCluster(*NODES, *pods).view()
     by_us = parse_time("2026-12-01T06:00:00Z", "by")
-    answer = answer_moves(view, MovesInput(plan=PlanInput(), drain=("n0",), by_us=by_us))
+    answer = answer_moves(
+        view, MovesInput(plan=PlanInput(), asked=MovesQuestion(drain=("n0",)), by_us=by_us)
+    )
     assert [(line.name, line.ends) for line in answer.ends] == [("Pod/default/a", "2026-12-01T06:00:00.000000Z")]  # fmt: skip
     assert [pod.pod for pod in answer.stays] == ["default/b"]
     assert answer.begin_after == ""
@@ -389,14 +405,20 @@ def test_an_end_that_has_passed_and_one_of_a_pod_of_a_file_are_not_known():
     ]  # fmt: skip
     view = FakeCluster(*NODES, *pods).view()
     now_us, by_us = (parse_time(f"2026-12-01T{hour}:00:00Z", "by") for hour in ("03", "06"))
-    asked = MovesInput(plan=PlanInput(), drain=("n0", "n1"), by_us=by_us, now_us=now_us)
+    asked = MovesInput(
+        plan=PlanInput(), asked=MovesQuestion(drain=("n0", "n1")), by_us=by_us, now_us=now_us
+    )
     assert not answer_moves(view, asked).ends
-    aged = MovesInput(plan=PlanInput(), drain=("n1",), max_age_s=3600, now_us=now_us)
+    aged = MovesInput(
+        plan=PlanInput(), asked=MovesQuestion(drain=("n1",), max_age_s=3600), now_us=now_us
+    )
     assert not answer_moves(view, aged).stays  # its age is not known either
 
 
 def test_a_time_that_has_passed_is_refused():
-    asked = MovesInput(plan=PlanInput(), drain=("n0",), by_us=NOW_US, now_us=NOW_US)
+    asked = MovesInput(
+        plan=PlanInput(), asked=MovesQuestion(drain=("n0",)), by_us=NOW_US, now_us=NOW_US
+    )
     with pytest.raises(BadInput, match=r"by 2027-01-15T08:00:30.000000Z: is not after now"):
         answer_moves(FakeCluster(*NODES).view(), asked)
 
@@ -412,7 +434,8 @@ def test_the_begin_of_the_epoch_is_a_time(by):
 def test_a_time_is_for_a_drain():
     with pytest.raises(BadInput, match=r"by: .* it is for drain"):
         answer_moves(
-            FakeCluster(*NODES).view(), MovesInput(plan=PlanInput(), free=f"{RACK}=1", by_us=1)
+            FakeCluster(*NODES).view(),
+            MovesInput(plan=PlanInput(), asked=MovesQuestion(free=f"{RACK}=1"), by_us=1),
         )
 
 
@@ -420,11 +443,11 @@ def test_a_nominated_pod_of_no_group_keeps_its_node():
     """kube-scheduler has evicted others for it, or is about to."""
     waiting = a_pod("n", requests={GPU: 1}, status={"nominatedNodeName": "n0"})
     view = FakeCluster(*NODES, waiting).view()
-    both = answer_moves(view, MovesInput(plan=PlanInput(), free=f"{RACK}=2"))
+    both = answer_moves(view, MovesInput(plan=PlanInput(), asked=MovesQuestion(free=f"{RACK}=2")))
     assert both.verdict == "impossible"
-    single = answer_moves(view, MovesInput(plan=PlanInput(), free=f"{RACK}=1"))
+    single = answer_moves(view, MovesInput(plan=PlanInput(), asked=MovesQuestion(free=f"{RACK}=1")))
     assert (single.verdict, single.emptied) == ("fits", (f"{RACK}=r1",))
-    drained = answer_moves(view, MovesInput(plan=PlanInput(), drain=("n0",)))
+    drained = answer_moves(view, MovesInput(plan=PlanInput(), asked=MovesQuestion(drain=("n0",))))
     assert (drained.verdict, [pod.pod for pod in drained.stays]) == ("impossible", ["default/n"])
 
 

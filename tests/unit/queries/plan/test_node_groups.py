@@ -11,8 +11,7 @@ from extender.cluster.manifests.node_group_file import node_groups, read_node_gr
 from extender.core.model.errors import BadInput
 from extender.queries.explain.explain_service import ExplainService
 from extender.queries.explain.name_lookup import parse_name
-from extender.queries.plan.node_groups import NodeGroupSpec
-from extender.queries.plan.plan_query import PlanReply
+from extender.queries.plan.plan_dto import NodeGroupSpec, PlanReply
 from tests.support.document_outputs import DOCS, DocumentOutputs
 from tests.support.service.command_line import run_command
 from tests.support.service.fakes import Stage

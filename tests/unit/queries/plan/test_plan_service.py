@@ -17,7 +17,7 @@ from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.core.preempt.disruption_units import EvictableContext
 from extender.core.workloads.tree_policy import TreeProfile
 from extender.queries.plan import plan_service
-from extender.queries.plan.node_groups import NodeGroupSpec
+from extender.queries.plan.plan_dto import NodeGroupSpec
 from extender.queries.plan.plan_query import PlanInput
 from extender.queries.plan.plan_service import PlanQueryWorker, PlanService, restored, snapshot
 from tests.support.service.fake_workloads import FakeWorkloads

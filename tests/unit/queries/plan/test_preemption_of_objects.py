@@ -12,7 +12,8 @@ import random
 import pytest
 
 from extender.core.model.ids import GroupKey
-from extender.queries.plan.plan_query import GangVerdict, PlanInput, answer_plan_query
+from extender.queries.plan.plan_dto import GangVerdict
+from extender.queries.plan.plan_query import PlanInput, answer_plan_query
 from tests.support.hypothesis_profile import PROFILE, daily
 from tests.support.service.fakes import FakeCluster
 from tests.support.service.manifest_builders import GPU, RACK, Object, a_group, a_node, a_pod
