@@ -402,10 +402,8 @@ class PartialPlacement:
         if self.scores is None:
             return np.zeros(len(domains), dtype=np.int64)
         pods: Counter[int] = Counter()
-        below = [group] if group.leaf else self.problem.groups[group.index :]
-        for leaf in below:
-            if _below(self.problem, leaf.index, group.index):
-                pods.update({kind: len(members) for kind, members in leaf.members.items()})
+        for leaf in self.problem.below(group):
+            pods.update({kind: len(members) for kind, members in leaf.members.items()})
         key = (group.level.keys, tuple(sorted(pods.items())))
         sums = self._domain_scores.get(key)
         if sums is None:
@@ -418,8 +416,9 @@ class PartialPlacement:
         if not self.preferred:
             return np.zeros(len(domains), dtype=np.int64)
         preferred = np.zeros(group.level.count, dtype=np.int64)
+        below = {leaf.index for leaf in self.problem.below(group)}
         for (leaf, _), nodes in self.preferred.items():
-            if _below(self.problem, leaf, group.index):
+            if leaf in below:
                 for node, amount in nodes.items():
                     if group.level.domain[node] >= 0:
                         preferred[group.level.domain[node]] += amount
@@ -449,14 +448,6 @@ def _preferred_nodes(problem: PlacementProblem) -> dict[tuple[int, int], dict[in
                     by_node = preferred.setdefault((group.index, kind), {})
                     by_node[node] = by_node.get(node, 0) + 1
     return preferred
-
-
-def _below(problem: PlacementProblem, index: int, ancestor: int) -> bool:
-    while index >= 0:
-        if index == ancestor:
-            return True
-        index = problem.groups[index].parent
-    return False
 
 
 def _choices(problem: PlacementProblem, leaf: CompiledGroup, need: int) -> list[dict[int, int]]:
