@@ -50,7 +50,7 @@ CONSTANTS = "FORK_SERVER_CONSTANTS"  # variable of a command: its constants with
 VERIFIES_LATE = {"control.monitors.log_verifier.FIRST_AFTER_S": 3600.0}
 # What `serve` imports when it runs; each of these modules imports most of it late.
 SERVING = ("cli.main", "cli.commands.serve_command", "composition", "query_main")
-# What only functions import; the solver takes most, 0.7 s of CPU for each planner process that would load it.
+# What only functions import; without it each forked process would load it again, the solver for 0.1 s of CPU.
 LIBRARIES = ("uvloop", "alembic.command", SOLVER)
 
 # Without its site-packages Python starts in 0.015 s of CPU, and the command line in 0.2 to 1.

@@ -156,22 +156,8 @@ class PlacementModel:
 
     def _owner(self, group: CompiledGroup) -> int:
         """Return the nearest composite at or above `group` that chooses a domain; -1: none."""
-        index = group.index
-        while index >= 0 and index not in self.chosen:
-            index = self.problem.groups[index].parent
-        return index
-
-    def _outer(self, group: CompiledGroup, domain: int) -> IntVar | None:
-        """Return the variable that is 1 if the domain that contains a domain of `group` is chosen above it."""
-        if group.parent < 0:
-            return None
-        owner = self._owner(self.problem.groups[group.parent])
-        if owner < 0:
-            return None
-        keys = self.problem.groups[owner].level.keys
-        up = self.problem.node_table.up(group.level.keys, keys)
-        never = self.program.new_int_var(0, 0)
-        return self.chosen[owner].get(int(up[domain]), never)
+        above = (each.index for each in self.problem.above(group))
+        return next((index for index in above if index in self.chosen), -1)
 
     def _composite(self, group: CompiledGroup) -> None:
         active = self.program.new_bool_var()
@@ -189,10 +175,13 @@ class PlacementModel:
         possible: list[int] = np.flatnonzero(self.bounds.best[group.index] >= 0).tolist()
         by_domain = {domain: self.program.new_int_var(0, size) for domain in possible}
         self.program.add(self.program.sum(list(by_domain.values())) == taking_part)
-        for domain, variable in by_domain.items():
-            outer = self._outer(group, domain)
-            if outer is not None:
-                self.program.add(variable <= size * outer)
+        owner = self._owner(self.problem.groups[group.parent]) if group.parent >= 0 else -1
+        if owner >= 0:
+            keys, chosen = self.problem.groups[owner].level.keys, self.chosen[owner]
+            up = self.problem.node_table.up(group.level.keys, keys)
+            for domain, variable in by_domain.items():
+                never = self.program.new_int_var(0, 0)
+                self.program.add(variable <= size * chosen.get(int(up[domain]), never))
         return by_domain
 
     def _leaf_class(self, twins: list[CompiledGroup]) -> None:

@@ -56,11 +56,7 @@ class GroupPods:
         self._nodes = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         self._domains: dict[str, int] = {}  # that these are in, by key
         groups = problem.groups
-        below = {index}
-        for group in groups[index + 1 :]:  # parents come before children
-            if group.parent in below:
-                below.add(group.index)
-        self.leaves = [g.index for g in groups if g.index in below and g.leaf]
+        self.leaves = [g.index for g in problem.below(groups[index]) if g.leaf]
         bound = [b for leaf in self.leaves for b in groups[leaf].source.bound]
         rows = {b.node: problem.node_table.index.get(b.node) for b in bound}
         self.bound = len(bound)

@@ -7,6 +7,7 @@ whole domains.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Literal, TypeAlias
 
@@ -107,7 +108,8 @@ class FreeCounts:
         if fit is None:
             fit = self._fit[kind] = self._problem.counts[kind].copy()
         if start < len(self._touched):
-            nodes = np.unique(np.concatenate(self._touched[start:]))
+            touched = self._touched[start:]
+            nodes = np.unique(np.concatenate(touched)) if touched[1:] else touched[0]
             more = self._count(kind, nodes) - fit[nodes]
             fit[nodes] += more
             for domain, sums in self._totals.get(kind, {}).values():
@@ -203,9 +205,9 @@ class PartialPlacement:
     def candidates(self, group: CompiledGroup, outer: int) -> list[int]:
         """Return those domains in the order in which they are tried, without those that are full."""
         inside = self.inside(group, outer)
-        listed: list[int] = inside.tolist()
-        if len(listed) <= 1:
-            return listed
+        if len(inside) <= 1:
+            only: list[int] = inside.tolist()
+            return only
         if group.leaf:
             most, capacity = self._leaf_capacity(group, inside)
             need = group.size if self.whole else group.least
@@ -214,8 +216,7 @@ class PartialPlacement:
         else:
             most = self.bounds.best[group.index][inside]
             capacity = self._capacity(group, group.level.keys, group.level.domain)[inside]
-        preferred = self._preferred_by_domain(group)[inside]
-        scores = self._scores_by_domain(group)[inside]
+        preferred, scores = self._preferred_in(group, inside), self._scores_in(group, inside)
         if self.compactness is not None:
             columns = self.compactness.order_domains(group, inside, self._capacity, scores)
         elif self.strategy == "roomy":
@@ -235,12 +236,11 @@ class PartialPlacement:
 
     def _capacity(self, group: CompiledGroup, key: DomainKey, domain: Ints) -> Ints:
         """Return how many pods each domain can hold: of a leaf those of its kinds, of a composite all of the tree before any is placed."""
-        if not group.leaf:
-            return self.counts.total(ANY_KIND, key, domain)
-        capacity = np.zeros(int(domain.max(initial=-1)) + 1, dtype=np.int64)
-        for kind in group.members:
-            capacity = np.maximum(capacity, self.counts.total(kind, key, domain))
-        return capacity
+        kinds = group.members if group.leaf else (ANY_KIND,)
+        totals = [self.counts.total(kind, key, domain) for kind in kinds]
+        if not totals:  # all members of the leaf are bound
+            return np.zeros(int(domain.max(initial=-1)) + 1, dtype=np.int64)
+        return functools.reduce(np.maximum, totals)
 
     def _children(self, group: CompiledGroup, domain: int) -> bool:
         """Place as many children as the group needs: those that need the fewest pods, the largest of these first.
@@ -266,7 +266,7 @@ class PartialPlacement:
             chosen.sort(key=lambda c: (-c.least, choices[c.index], c.index))
         failed: set[tuple[object, ...]] = set()
         for child in [*chosen, *able[need:]]:
-            if child.twin_key in failed and not child.required:
+            if failed and child.twin_key in failed and not child.required:
                 continue
             if self.place(child, domain):
                 need -= 1
@@ -396,31 +396,32 @@ class PartialPlacement:
             if self.compactness is not None:
                 self.compactness.note(leaf, kind, nodes, -amounts)
 
-    def _scores_by_domain(self, group: CompiledGroup) -> Ints:
-        """Return per domain of a group the largest sum of the scores of the members below it."""
+    def _scores_in(self, group: CompiledGroup, domains: Ints) -> Ints:
+        """Return for some domains of a group the largest sum of the scores of the members below it."""
         if self.scores is None:
-            return np.zeros(group.level.count, dtype=np.int64)
+            return np.zeros(len(domains), dtype=np.int64)
         pods: Counter[int] = Counter()
-        below = [group] if group.leaf else self.problem.groups[group.index :]
-        for leaf in below:
-            if _below(self.problem, leaf.index, group.index):
-                pods.update({kind: len(members) for kind, members in leaf.members.items()})
+        for leaf in self.problem.below(group):
+            pods.update({kind: len(members) for kind, members in leaf.members.items()})
         key = (group.level.keys, tuple(sorted(pods.items())))
         sums = self._domain_scores.get(key)
         if sums is None:
             sums = domain_scores(self.scores, self.problem.counts, group.level, pods)
             self._domain_scores[key] = sums
-        return sums
+        return sums[domains]
 
-    def _preferred_by_domain(self, group: CompiledGroup) -> Ints:
-        """Return per domain of a group the members below it whose node of an earlier plan is there."""
+    def _preferred_in(self, group: CompiledGroup, domains: Ints) -> Ints:
+        """Return for some domains of a group the members below it whose node of an earlier plan is there."""
+        if not self.preferred:
+            return np.zeros(len(domains), dtype=np.int64)
         preferred = np.zeros(group.level.count, dtype=np.int64)
+        below = {leaf.index for leaf in self.problem.below(group)}
         for (leaf, _), nodes in self.preferred.items():
-            if _below(self.problem, leaf, group.index):
+            if leaf in below:
                 for node, amount in nodes.items():
                     if group.level.domain[node] >= 0:
                         preferred[group.level.domain[node]] += amount
-        return preferred
+        return preferred[domains]
 
 
 def _first(amounts: Ints, want: int) -> Ints:
@@ -446,14 +447,6 @@ def _preferred_nodes(problem: PlacementProblem) -> dict[tuple[int, int], dict[in
                     by_node = preferred.setdefault((group.index, kind), {})
                     by_node[node] = by_node.get(node, 0) + 1
     return preferred
-
-
-def _below(problem: PlacementProblem, index: int, ancestor: int) -> bool:
-    while index >= 0:
-        if index == ancestor:
-            return True
-        index = problem.groups[index].parent
-    return False
 
 
 def _choices(problem: PlacementProblem, leaf: CompiledGroup, need: int) -> list[dict[int, int]]:

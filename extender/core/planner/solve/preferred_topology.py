@@ -226,11 +226,8 @@ class _PreferredSearch:
         return sorted(wishes, key=lambda w: (len(self._path(w.group)), w.group.index))
 
     def _path(self, group: CompiledGroup) -> list[int]:
-        """Return the groups above a group and itself, from the root."""
-        path = [group.index]
-        while (parent := self.problem.groups[path[0]].parent) >= 0:
-            path.insert(0, parent)
-        return path
+        """Return a group and those above it."""
+        return [each.index for each in self.problem.above(group)]
 
     def _units(self) -> list[list[_Wish]]:
         """Return the wishes in the order in which they are decided, those of identical leaves of one parent together."""

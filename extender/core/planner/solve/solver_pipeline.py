@@ -57,9 +57,9 @@ class ExtraMembers:
 
     def _move(self, leaves: list[CompiledGroup]) -> None:
         """Move incomplete leaves to domains that hold more of their members, one leaf at a time."""
-        for leaf in leaves:
-            left, outer = self._left(leaf), self._outer(leaf)
-            if not left or outer is None or leaf.pinned >= 0:
+        for leaf, left in self._incomplete(leaves):
+            outer = self._outer(leaf)
+            if outer is None or leaf.pinned >= 0:
                 continue
             inside = self.draft.inside(leaf, outer)
             if len(inside) < 2:  # noqa: PLR2004 -- nowhere else to go
@@ -91,13 +91,16 @@ class ExtraMembers:
     def _smallest_first(self, kinds: Iterable[int]) -> list[int]:
         return sorted(kinds, key=lambda k: (self.draft.problem.weights[k], k))
 
-    def _left(self, leaf: CompiledGroup) -> dict[int, int]:
-        """Return by kind the members of a leaf that are not placed."""
-        left = {kind: len(members) for kind, members in leaf.members.items()}
+    def _incomplete(
+        self, leaves: list[CompiledGroup]
+    ) -> list[tuple[CompiledGroup, dict[int, int]]]:
+        """Return the leaves of which some members are not placed, with these by kind."""
+        left = {g.index: {k: len(m) for k, m in g.members.items()} for g in leaves}
         for index, kind, _, amounts in self.draft.trail:
-            if index == leaf.index:
-                left[kind] -= int(amounts.sum())
-        return {kind: number for kind, number in left.items() if number}
+            if index in left:
+                left[index][kind] -= int(amounts.sum())
+        by_kind = [{k: n for k, n in left[leaf.index].items() if n} for leaf in leaves]
+        return [pair for pair in zip(leaves, by_kind, strict=True) if pair[1]]
 
     def _outer(self, leaf: CompiledGroup) -> int | None:
         """Return the domain of the parent of a leaf that chooses its own domain, else None."""
@@ -159,7 +162,7 @@ class ExtraMembers:
 
     def _grow(self, leaves: list[CompiledGroup]) -> None:
         """Add further members to the leaves, one each in turn, as long as any fits."""
-        incomplete = [(leaf, left) for leaf in leaves if (left := self._left(leaf))]
+        incomplete = self._incomplete(leaves)
         if len(incomplete) == 1:
             ((leaf, left),) = incomplete
             self._fill(leaf, self.draft.domains[leaf.index], left)
