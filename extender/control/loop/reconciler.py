@@ -23,14 +23,13 @@ from extender.core.log import events as ev
 from extender.core.log.each_gang import EachGang
 from extender.core.log.reservation_state import (
     GangState,
-    PendingPreemption,
     Reservation,
     ReservationState,
     claims_of_kind,
     reservation_of,
 )
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import NIL_GANG, GangUid, PodUid
+from extender.core.model.ids import NIL_GANG, GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
 from extender.core.preempt.preemption_lifecycle import decide_evictions, takeovers_by_pods
 from extender.core.reconcile.cluster_reconciliation import losses_without_cause
@@ -114,6 +113,8 @@ class Reconciler:
         self._reasons = parts.termination_reasons
         self._rejections = parts.exchange.rejections
         self._idle: IdleTimes[GangUid] = IdleTimes(parts.clock)  # of unused reservations
+        # by root: its reservations, the time of the newest, and their plans
+        self._plans: dict[GangUid, tuple[Mapping[PodUid, Reservation], int, frozenset[PlanId]]] = {}
         self._comparison, self._terms = Reconciliation(), -1
         self._unwatched: Mapping[PodUid, Reservation] = {}  # see `ReconcileContext`
         self._nominations = NominationDrift()
@@ -201,31 +202,43 @@ class Reconciler:
 
     def _expired(self, state: ReservationState) -> frozenset[GangUid]:
         """Return the roots without bound members whose reservations have not been used for their lifetime."""
-        if next(claims_of_kind(state, "reservation"), None) is None:
-            return frozenset()
-        self._idle.begin_round(self._parts.leader.terms)
         expired: set[GangUid] = set()
-        waiting = [root for root in state.gangs.values() if root.reservations and not root.bound]
-        for root in waiting:
-            look = functools.partial(self._look_at, root, state.preemptions.get(root.uid), expired)
-            self._faults.attempt(f"lifetime of the reservations of {root.gang}", look)
-        self._idle.retain({root.uid for root in waiting})
+        waiting: set[GangUid] = set()
+        if next(claims_of_kind(state, "reservation"), None) is None:
+            return frozenset(expired)
+        longest_ms = self._parts.settings.reservation_ttl_s * 1000
+        self._idle.begin_round(self._parts.leader.terms)
+
+        def look_at(root: GangState) -> None:
+            pending = state.preemptions.get(root.uid)
+            newest_us, plans = self._last_plans(root)
+            progress_us = max(newest_us, self._parts.barriers.progress_us(root.uid))
+            if pending is not None:
+                progress_us = max(progress_us, pending.progress_us)
+            idle_ms = self._idle.idle_ms(root.uid, progress_us, plans)
+            if pending is not None and pending.victims:
+                return  # recorded victims still terminate
+            if idle_ms > longest_ms:
+                expired.add(root.uid)
+
+        for root in state.gangs.values():
+            if root.reservations and not root.bound:
+                waiting.add(root.uid)
+                name = f"lifetime of the reservations of {root.gang}"
+                self._faults.attempt(name, functools.partial(look_at, root))
+        self._idle.retain(waiting)
+        self._plans = {uid: plans for uid, plans in self._plans.items() if uid in waiting}
         return frozenset(expired)
 
-    def _look_at(
-        self, root: GangState, pending: PendingPreemption | None, expired: set[GangUid]
-    ) -> None:
-        """Add a root without bound members to `expired` if its reservations have not been used for their lifetime."""
-        held = root.reservations.values()
-        progress_us = self._parts.barriers.progress_us(root.uid)
-        progress_us = max(progress_us, *(reservation.at_us for reservation in held))
-        if pending is not None:
-            progress_us = max(progress_us, pending.progress_us)
-        plans = frozenset(reservation.plan for reservation in held)
-        idle_ms = self._idle.idle_ms(root.uid, progress_us, plans)
-        still_evicts = pending is not None and pending.victims
-        if not still_evicts and idle_ms > self._parts.settings.reservation_ttl_s * 1000:
-            expired.add(root.uid)
+    def _last_plans(self, root: GangState) -> tuple[int, frozenset[PlanId]]:
+        """Return the time of the newest reservation of a root, and the plans of all."""
+        held = root.reservations
+        last_plans = self._plans.get(root.uid)
+        if last_plans is None or last_plans[0] is not held:
+            newest_us = max(r.at_us for r in held.values())
+            plans = frozenset(r.plan for r in held.values())
+            last_plans = self._plans[root.uid] = (held, newest_us, plans)
+        return last_plans[1:]
 
     def _placed(self, view: ClusterView, uid: PodUid) -> bool:
         """Return whether kube-scheduler has accepted the node of a member, even if it refused it before."""

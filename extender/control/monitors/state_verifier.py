@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
 from immutables import Map
 
 from extender.control.log.leader import Leader
@@ -94,7 +93,8 @@ class StateVerifier:
         """
         for _ in range(REPLACE_ATTEMPTS):
             await self._leader.appends.drain()
-            state = await fold_from(state, self._log, until=self._leader.committed.position)
+            position = self._leader.committed.position
+            state = await fold_from(state, self._log, until=position)
             if self._leader.replace_state(state):
                 return True
         log.warning("memory not replaced: appends are always in flight; the next look tries again")
@@ -138,10 +138,15 @@ def difference(memory: ReservationState, folded: ReservationState) -> str:
             continue
         if ours is None or theirs is None:
             return f"root {uid} is only in {'the log' if ours is None else 'memory'}"
-        return f"root {ours.gang} differs in {_different_fields(ours, theirs)}"
-    return f"memory differs from the log in {_different_fields(memory, folded)}"
-
-
-def _different_fields(ours: msgspec.Struct, theirs: msgspec.Struct) -> str:
-    names = ours.__struct_fields__
-    return ", ".join(name for name in names if getattr(ours, name) != getattr(theirs, name))
+        fields = [
+            name
+            for name in type(ours).__struct_fields__
+            if getattr(ours, name) != getattr(theirs, name)
+        ]
+        return f"root {ours.gang} differs in {', '.join(fields)}"
+    fields = [
+        name
+        for name in type(memory).__struct_fields__
+        if getattr(memory, name) != getattr(folded, name)
+    ]
+    return f"memory differs from the log in {', '.join(fields)}"

@@ -391,7 +391,7 @@ GUARDS = {
         lambda d, m: (d.within(drift, "_drift", 1), renominated(d))[1], "reconciliation", "nomination of default/bad-0",
     ),
     "lifetime of reservations": (
-        lambda d, m: (d.within(reconciler.Reconciler, "_look_at", 1), unused(d))[1],
+        lambda d, m: (d.within(reconciler.Reconciler, "_last_plans", 1), unused(d))[1],
         "reconciliation", "lifetime of the reservations of default/bad",
     ),
     "tree": (lambda d, m: (d.within(tree_controller, "decide_tree", 0), compiled(d))[1], "trees", "JobSet/default/bad"),
