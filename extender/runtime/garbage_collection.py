@@ -1,4 +1,4 @@
-"""When the garbage collector looks at all objects: while kube-scheduler does not call.
+"""When the garbage collector looks at all objects, and free memory is given back: while kube-scheduler does not call.
 
 A full collection stops the process for 60 to 90 ms with the objects of some thousand pods. CPython makes one whenever
 their number has grown by a quarter, so in the middle of a burst of calls. Here it is made in quiet seconds. Between
@@ -69,5 +69,6 @@ class FullCollections:
     def _collect(self) -> None:
         began_ms = self._clock.monotonic_ms()
         gc.collect()
+        give_back_memory()
         self._last_ms = self._clock.monotonic_ms()
         METRICS.full_collection_seconds.observe((self._last_ms - began_ms) / 1000)

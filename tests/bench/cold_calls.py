@@ -1,7 +1,7 @@
 """Calls at once on cold connections, from a client of Go as kube-scheduler has one: `python -m tests.bench.cold_calls`.
 
 For 300 calls of filter, and for a gang of 1,000 whose members are filtered and bound at once: how often the client dials, how
-many connections carry calls, what is refused, and the memory of the service (docs/limits.md).
+many connections carry calls, what is refused, and the memory and the CPU time of the service (docs/limits.md).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import yaml
 
 from deploy.demo.ports import free_port
 from tests.bench.memory import in_memory_mib, peak_mib
+from tests.bench.stand import cpu_s_of
 from tests.controlplane.build import build_ours
 from tests.support.certificates import certificate_folder, client_context, files_of, tls_settings
 from tests.support.service.manifest_builders import a_group, a_node, a_pod
@@ -25,7 +26,7 @@ from tests.support.waiting import until
 
 PROGRAM = Path(__file__).parent / "coldcalls"
 NODES = 20
-RUNS = (("filter", 300), ("bind", 1_000))  # what is called, for how many pods
+RUNS = (("filter", 300), ("filter", 1_000), ("bind", 1_000))  # what is called, for how many pods
 
 
 def main() -> None:
@@ -66,7 +67,7 @@ def measure(program: Path, folder: Path, what: str, pods: int) -> dict[str, Any]
         )
     try:
         until(lambda: planned(api, certificates) >= pods, "the gang is planned")
-        before = in_memory_mib(service.pid)
+        before, before_s = in_memory_mib(service.pid), cpu_s_of(service.pid)
         files = files_of(certificates)
         given = [
             str(program),
@@ -78,7 +79,10 @@ def measure(program: Path, folder: Path, what: str, pods: int) -> dict[str, Any]
         output = subprocess.run(
             [*given, what, str(pods), str(NODES)], stdout=subprocess.PIPE, check=True
         ).stdout
-        return json.loads(output) | {
+        counted = json.loads(output)
+        used_s = cpu_s_of(service.pid) - before_s
+        return counted | {
+            "cpu_ms_per_call": round(used_s * 1000 / counted["Answered"], 2),
             "before_mib": round(before), "peak_mib": round(peak_mib(service.pid)),
             "after_mib": round(in_memory_mib(service.pid)),
         }  # fmt: skip

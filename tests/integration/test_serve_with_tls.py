@@ -12,9 +12,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from deploy.demo.ports import free_port
+from tests.bench.memory import in_memory_mib
 from tests.support.certificates import certificate_folder, client_context, tls_settings
 from tests.support.failure_report import show_log
-from tests.support.waiting import until
+from tests.support.service import fork_server
+from tests.support.service.http2_client import http2_client
+from tests.support.waiting import eventually, until
 
 pytestmark = pytest.mark.postgres
 
@@ -132,3 +135,41 @@ def test_what_would_not_be_safe_does_not_start(serve, manifests, tmp_path, words
     text = err.decode()
     assert fault in text
     assert text.startswith("gang-extender: ")
+
+
+UNREAD_CALLS = 40
+LEFT_MIB = 32  # what unread answers may leave behind in memory
+
+
+@pytest.fixture
+def impatient():
+    """Let services end answers without progress after half a second, of ten."""
+    with fork_server.shortened({"http.responses.unsent_answers.STALL_S": 0.5}):
+        yield
+
+
+async def test_answers_that_are_not_read_end_and_leave_no_memory(impatient, running):
+    """Over HTTP/2 with a window of 0: each stream is reset after the time without progress and its memory is free."""
+    made, verbs, _, process, _ = running
+    pod = {
+        "metadata": {"name": "p", "namespace": "default", "uid": "u"},
+        "spec": {"containers": []},
+    }
+    names = [f"node-{number:05}-{'x' * 100}" for number in range(5_000)]
+    body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
+    before_mib = in_memory_mib(process.pid)
+    async with http2_client(made, int(verbs.rpartition(":")[2]), window=0) as caller:
+        unread = []
+        for _ in range(UNREAD_CALLS):
+            unread.append(caller.start("/scheduler/filter", body))
+            await eventually(
+                lambda: caller.h2.outbound_flow_control_window > len(body),
+                "the window of the service",
+            )
+        for number in unread:
+            with pytest.raises(ConnectionResetError):
+                await caller.answer(number)
+        assert not caller.ended.is_set(), "the connection goes on"
+        await eventually(
+            lambda: in_memory_mib(process.pid) < before_mib + LEFT_MIB, "its memory is free"
+        )

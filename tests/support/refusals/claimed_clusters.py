@@ -1,6 +1,6 @@
 """Random small clusters with claims on capacity, and what is true of a tree there by the table of docs/explanation/capacity-claims.md.
 
-`Facts` knows a cluster in numbers and computes by trying everything; it imports nothing of the planner and nothing of
+`ClaimedCluster` knows a cluster in numbers and computes by trying everything; it imports nothing of the planner and nothing of
 `core/capacity`. `planned_input` returns the same cluster as the service has it.
 """
 
@@ -61,7 +61,7 @@ class Claim(msgspec.Struct, frozen=True):
     due: bool = False  # of a move: its member has left
 
 
-class Facts(msgspec.Struct, frozen=True):
+class ClaimedCluster(msgspec.Struct, frozen=True):
     """A cluster in numbers: GPUs of nodes, of pods and of claims; and a gang that has no place yet."""
 
     nodes: dict[str, int]
@@ -202,7 +202,7 @@ def _most(sizes: list[int], free: list[int]) -> int:
 
 
 @st.composite
-def claimed_clusters(draw) -> Facts:
+def claimed_clusters(draw) -> ClaimedCluster:
     """Make a cluster of three to six nodes with a few pods and claims, in which the tree has little place."""
     count = draw(st.integers(3, 6))
     names = [f"n{i}" for i in range(count)]
@@ -285,7 +285,7 @@ def claimed_clusters(draw) -> Facts:
     sizes = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=4)))
     bound = sum(p.gang == TREE and not p.terminating for p in pods)
     minimum = max(draw(st.integers(1, len(sizes))), draw(st.integers(1, len(sizes)))) + bound
-    return Facts(
+    return ClaimedCluster(
         nodes=nodes, zones=zones, pods=tuple(pods), claims=tuple(claims), sizes=sizes, minimum=minimum,
         one_zone=draw(st.integers(0, 3)) == 0, may_preempt=draw(st.integers(0, 3)) > 0,
     )  # fmt: skip
@@ -294,20 +294,22 @@ def claimed_clusters(draw) -> Facts:
 # --- the same as the service has it
 
 
-def planned_input(facts: Facts) -> tuple[ClusterView, ReservationState]:
+def planned_input(cluster: ClaimedCluster) -> tuple[ClusterView, ReservationState]:
     """Return the view and the state of a cluster."""
-    gangs = {claim.gang: claim.priority for claim in facts.claims} | {TREE: PRIORITY}
-    objects = [a_node(n, {ZONE: facts.zones[n]}, **{GPU: size}) for n, size in facts.nodes.items()]
+    gangs = {claim.gang: claim.priority for claim in cluster.claims} | {TREE: PRIORITY}
+    objects = [
+        a_node(n, {ZONE: cluster.zones[n]}, **{GPU: size}) for n, size in cluster.nodes.items()
+    ]
     for gang, priority in gangs.items():
-        policy = {} if facts.may_preempt or gang != TREE else {"preemptionPolicy": "Never"}
-        minimum = facts.minimum if gang == TREE else 1
-        zone = ZONE if gang == TREE and facts.one_zone else ""
+        policy = {} if cluster.may_preempt or gang != TREE else {"preemptionPolicy": "Never"}
+        minimum = cluster.minimum if gang == TREE else 1
+        zone = ZONE if gang == TREE and cluster.one_zone else ""
         objects.append(
             a_group(
                 gang, gang=minimum, priority=priority, topo=zone, metadata={"uid": gang}, **policy
             )
         )
-    for pod in facts.pods:
+    for pod in cluster.pods:
         metadata = {"uid": pod.name}
         if pod.terminating:
             metadata |= {
@@ -324,10 +326,10 @@ def planned_input(facts: Facts) -> tuple[ClusterView, ReservationState]:
                 metadata=metadata,
             )
         )
-    pending = [(f"{TREE}-new-{i}", TREE, size) for i, size in enumerate(facts.sizes)]
+    pending = [(f"{TREE}-new-{i}", TREE, size) for i, size in enumerate(cluster.sizes)]
     pending += [
         (c.pod, c.gang, c.size)
-        for c in facts.claims
+        for c in cluster.claims
         if c.kind in ("reservation", "preemption", "hold") and c.gang != TREE
     ]
     for name, gang, size in {entry[0]: entry for entry in pending}.values():
@@ -340,13 +342,13 @@ def planned_input(facts: Facts) -> tuple[ClusterView, ReservationState]:
             kind=c.kind, plan=PlanId(f"plan-{c.gang}"), gang_uid=GangUid(c.gang), pod=f"default/{c.pod}", uid=PodUid(c.pod), group=c.gang,
             node=NodeName(c.node), requests={GPU: c.size}, priority=c.priority, at_us=0, until_us=10**18,
         )
-        for c in facts.claims
+        for c in cluster.claims
     ]  # fmt: skip
 
     def of(gang: str, kind: ClaimKind) -> list[CapacityClaim]:
         return [c for c in claims if c.kind == kind and c.gang_uid == gang]
 
-    running = [p for p in facts.pods if p.gang and not p.terminating]
+    running = [p for p in cluster.pods if p.gang and not p.terminating]
     states = {}
     for gang, priority in gangs.items():
         bound = {
@@ -359,7 +361,9 @@ def planned_input(facts: Facts) -> tuple[ClusterView, ReservationState]:
             replacement_holds=Map({c.uid: c for c in of(gang, "replacement")}),
         )  # fmt: skip
     preemptions = {
-        GangUid(g): _preemption(facts, g, of(g, "preemption")) for g in gangs if of(g, "preemption")
+        GangUid(g): _preemption(cluster, g, of(g, "preemption"))
+        for g in gangs
+        if of(g, "preemption")
     }
     holds = {
         GangUid(g): CapacityHold(
@@ -368,7 +372,7 @@ def planned_input(facts: Facts) -> tuple[ClusterView, ReservationState]:
         )
         for g in gangs if of(g, "hold")
     }  # fmt: skip
-    moves = next((_moves(facts, c) for c in facts.claims if c.kind == "move"), None)
+    moves = next((_moves(cluster, c) for c in cluster.claims if c.kind == "move"), None)
     members = {p: uid for uid, gang in states.items() for p in (*gang.bound, *gang.reservations)}
     state = msgspec.structs.replace(
         EMPTY, gangs=Map(states), preemptions=Map(preemptions), capacity_holds=Map(holds), moves=moves, gang_of=Map(members),
@@ -378,10 +382,12 @@ def planned_input(facts: Facts) -> tuple[ClusterView, ReservationState]:
     return view, state
 
 
-def _preemption(facts: Facts, gang: str, claims: list[CapacityClaim]) -> PendingPreemption:
-    of_gang = [c for c in facts.claims if c.gang == gang]
+def _preemption(
+    cluster: ClaimedCluster, gang: str, claims: list[CapacityClaim]
+) -> PendingPreemption:
+    of_gang = [c for c in cluster.claims if c.gang == gang]
     awaited = {name for c in of_gang for name in c.awaited}
-    pods = [p for p in facts.pods if p.name in awaited]
+    pods = [p for p in cluster.pods if p.name in awaited]
     victims = {
         PodUid(p.name): Victim(unit=f"Pod/default/{p.name}", pod=f"default/{p.name}", uid=PodUid(p.name), group="", node=NodeName(p.node))
         for p in pods if not p.terminating
@@ -397,8 +403,8 @@ def _preemption(facts: Facts, gang: str, claims: list[CapacityClaim]) -> Pending
     )  # fmt: skip
 
 
-def _moves(facts: Facts, claim: Claim) -> PendingMoves:
-    source = next((p.node for p in facts.pods if p.name == claim.pod), "away")
+def _moves(cluster: ClaimedCluster, claim: Claim) -> PendingMoves:
+    source = next((p.node for p in cluster.pods if p.name == claim.pod), "away")
     record = MoveRecord(
         pod=f"default/{claim.pod}", uid=PodUid(claim.pod), group=claim.gang, gang=f"default/{claim.gang}", gang_uid=GangUid(claim.gang),
         source=NodeName(source), target=NodeName(claim.node), requests={GPU: claim.size}, priority=claim.priority,

@@ -253,8 +253,10 @@ def _weaker(request: PlanRequest, change: Relaxation) -> Iterator[str]:
 
 
 def _own_labels(request: PlanRequest) -> set[str]:
-    """Return the keys that identify a node: the hostname, and what is different on every node and no topology constraint."""
+    """Return the keys that identify a node: the hostname, and what is different on every node and no constraint of a tree."""
     asked = {key for group in walk(request.root) for key in domain_keys(group)}
+    asked |= {domains.key for domains in request.closed or ()}
+    asked |= {key for rule in request.rules if rule.kind == "near" for key in rule.keys}
     keys = {key for node in request.nodes for key in node.labels}
     own = set()
     for key in keys:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import resource
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +92,22 @@ async def test_what_exists_from_the_start_is_not_looked_at(collector):
     clock.advance(EVERY_MS / 1000)
     await found.look()
     assert cycle() is None
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="no glibc")
+async def test_free_memory_below_what_is_in_use_is_given_back(collector):
+    """Of many large requests at once nothing stays, also where their answers were taken."""
+    found, clock, calls = collector
+    blocks = [b"x" * 100_000 for _ in range(400)]
+    above = blocks[-1]
+    del blocks
+    free_mib = resident_mib()
+    clock.advance(EVERY_MS / 1000)
+    calls[0] = 2.0
+    await found.look()
+    assert resident_mib() < free_mib - 20, len(above)
+
+
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20

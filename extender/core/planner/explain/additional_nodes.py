@@ -48,7 +48,7 @@ def more_nodes(
         kinds: Those of the requirements that conflict.
         fits_with: Returns whether the tree fits with some more nodes; None: not found within the budget.
     """
-    if kinds.isdisjoint({"resources", "selector"}):
+    if kinds.isdisjoint({"resources", "selector", "exclusive"}):
         return []
     search = _NodeSearch(solved, request, fits_with)
     counts = search.for_shortfalls() or search.of_any_kind()

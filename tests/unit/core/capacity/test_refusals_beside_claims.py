@@ -26,7 +26,7 @@ from tests.support.refusals.claimed_clusters import (
     TREE,
     ZONE,
     Claim,
-    Facts,
+    ClaimedCluster,
     RunningPod,
     claimed_clusters,
     planned_input,
@@ -60,9 +60,9 @@ class Answer(msgspec.Struct, frozen=True):
         return self.judged.verdict.changes if is_refused else ()
 
 
-def answer(facts: Facts) -> Answer:
+def answer(cluster: ClaimedCluster) -> Answer:
     """Return the answer as the control loop makes it."""
-    view, state = planned_input(facts)
+    view, state = planned_input(cluster)
     forest = forest_of(view)
     tree = next(tree for tree in forest.trees.values() if tree.root.key.name == TREE)
     part, rows = TreeParts().of(tree, state.gangs[tree.root.uid]), NodeRowCache()
@@ -77,7 +77,7 @@ def answer(facts: Facts) -> Answer:
     return Answer(judge(request), held)
 
 
-# --- what is named, left out of the facts
+# --- what is named, left out of a cluster
 
 
 def is_against(claim: Claim) -> bool:
@@ -85,43 +85,43 @@ def is_against(claim: Claim) -> bool:
     return claim.gang != TREE or claim.kind == "move"
 
 
-def without(facts: Facts, cause: str) -> Facts:
+def without(cluster: ClaimedCluster, cause: str) -> ClaimedCluster:
     """Return a cluster without what a text names."""
     if cause == "capacity reserved for other trees":
-        return replace(facts, claims=tuple(c for c in facts.claims if not is_against(c)))
+        return replace(cluster, claims=tuple(c for c in cluster.claims if not is_against(c)))
     if cause == GPU:
-        return replace(facts, sizes=tuple(0 for _ in facts.sizes))
+        return replace(cluster, sizes=tuple(0 for _ in cluster.sizes))
     assert cause == f"one {ZONE} for PodGroup default/{TREE}"
-    return replace(facts, one_zone=False)
+    return replace(cluster, one_zone=False)
 
 
-def fits_without(facts: Facts, causes: list[str]) -> bool:
+def fits_without(cluster: ClaimedCluster, causes: list[str]) -> bool:
     """Return whether the tree fits now without some causes."""
     for cause in causes:
-        facts = without(facts, cause)
-    return facts.fits()
+        cluster = without(cluster, cause)
+    return cluster.fits()
 
 
-def wrong_causes(facts: Facts, refusal: Refusal) -> Iterator[str]:
+def wrong_causes(cluster: ClaimedCluster, refusal: Refusal) -> Iterator[str]:
     """Yield the causes that are not enough, or are named without need."""
     for reason in refusal.reasons:
         named = NAMED.search(reason)
         for alternative in named[1].split(", or ") if named else ():
             causes = alternative.split(" together with ")
-            if not fits_without(facts, causes):
+            if not fits_without(cluster, causes):
                 yield f"{causes} is not enough: {reason}"
             for cause in causes:
-                if fits_without(facts, [other for other in causes if other != cause]):
+                if fits_without(cluster, [other for other in causes if other != cause]):
                     yield f"{cause} is named without need: {reason}"
 
 
-def wrong_note(facts: Facts, held: str) -> Iterator[str]:
+def wrong_note(cluster: ClaimedCluster, held: str) -> Iterator[str]:
     """Yield that held capacity is named, or is not, where that decides by itself how many pods of one size fit, in no domain."""
-    if facts.one_zone or len({*facts.sizes}) > 1:
+    if cluster.one_zone or len({*cluster.sizes}) > 1:
         return
-    now = facts.places({node: facts.free(node) for node in facts.nodes})
+    now = cluster.places({node: cluster.free(node) for node in cluster.nodes})
     for kind, text in (("hold", HELD), ("move", HELD_FOR_MOVES)):
-        rest = replace(facts, claims=tuple(c for c in facts.claims if c.kind != kind))
+        rest = replace(cluster, claims=tuple(c for c in cluster.claims if c.kind != kind))
         most = rest.places({node: rest.free(node) for node in rest.nodes})
         if (held == text) != (most > now):
             yield f"{now} pods fit, {most} without what is held: {held!r}"
@@ -129,29 +129,29 @@ def wrong_note(facts: Facts, held: str) -> Iterator[str]:
             return
 
 
-def changed(facts: Facts, change: Relaxation) -> Facts:
+def changed(cluster: ClaimedCluster, change: Relaxation) -> ClaimedCluster:
     """Return a cluster with a change made."""
     match change.kind:
         case "minCount":
-            return replace(facts, minimum=change.minimum)
+            return replace(cluster, minimum=change.minimum)
         case "topology":
-            return replace(facts, one_zone=False)
+            return replace(cluster, one_zone=False)
         case "reservation":
-            claims = (c for c in facts.claims if not (c.node in change.nodes and is_against(c)))
-            return replace(facts, claims=tuple(claims))
+            claims = (c for c in cluster.claims if not (c.node in change.nodes and is_against(c)))
+            return replace(cluster, claims=tuple(claims))
     assert change.kind == "nodes"
-    nodes, zones = dict(facts.nodes), dict(facts.zones)
+    nodes, zones = dict(cluster.nodes), dict(cluster.zones)
     for added in change.added:
         for number in range(added.count):
             name = f"{added.like}+{number}"
             nodes[name] = nodes[added.like]
             zones[name] = name if ZONE in added.own_labels else zones[added.like]
-    return replace(facts, nodes=nodes, zones=zones)
+    return replace(cluster, nodes=nodes, zones=zones)
 
 
-def smaller(facts: Facts, change: Relaxation) -> Iterator[Relaxation]:
+def smaller(cluster: ClaimedCluster, change: Relaxation) -> Iterator[Relaxation]:
     """Yield the next smaller changes of the same kind."""
-    if change.kind == "minCount" and change.minimum + 1 < facts.minimum:
+    if change.kind == "minCount" and change.minimum + 1 < cluster.minimum:
         yield replace(change, minimum=change.minimum + 1)
     for name in change.nodes if change.kind == "reservation" else ():
         yield replace(change, nodes=tuple(node for node in change.nodes if node != name))
@@ -160,17 +160,17 @@ def smaller(facts: Facts, change: Relaxation) -> Iterator[Relaxation]:
         yield replace(change, added=(*change.added[:place], rest, *change.added[place + 1 :]))
 
 
-def wrong_change(facts: Facts, change: Relaxation) -> Iterator[str]:
+def wrong_change(cluster: ClaimedCluster, change: Relaxation) -> Iterator[str]:
     """Yield that a change does not help with what it evicts, that less would do, or that an eviction is not needed."""
     evicted = {name.split(" (")[0].removeprefix("Pod/default/") for name in change.evicts}
-    after = changed(facts, change)
+    after = changed(cluster, change)
     if not after.fits(evicted):
         yield f"it does not fit after {change.text}"
     for name in evicted:
         if after.fits(evicted - {name}):
             yield f"{name} need not go: {change.text}"
-    for less in smaller(facts, change):
-        rest = changed(facts, less)
+    for less in smaller(cluster, change):
+        rest = changed(cluster, less)
         sets = [evicted] if change.kind == "reservation" else rest.sets()
         if rest.fits() or any(map(rest.fits, sets)):
             yield f"less would do: {less}"
@@ -178,23 +178,23 @@ def wrong_change(facts: Facts, change: Relaxation) -> Iterator[str]:
 
 @examples(2_000, quick=60, **SEEDED)
 @given(claimed_clusters())
-def test_what_is_answered_beside_claims_is_true(facts):
+def test_what_is_answered_beside_claims_is_true(cluster):
     """Placed, waiting, evicting or impossible; without a named cause alone it fits; each way out helps, and nothing smaller does."""
-    given_answer = answer(facts)
-    note(f"{facts}\n{given_answer.judged.verdict}")
-    assert given_answer.word == facts.verdict()
+    given_answer = answer(cluster)
+    note(f"{cluster}\n{given_answer.judged.verdict}")
+    assert given_answer.word == cluster.verdict()
     verdict = given_answer.judged.verdict
     if isinstance(verdict, Refusal):
-        assert not [*wrong_causes(facts, verdict), *wrong_note(facts, given_answer.held)]
-    assert not [text for change in given_answer.changes for text in wrong_change(facts, change)]
+        assert not [*wrong_causes(cluster, verdict), *wrong_note(cluster, given_answer.held)]
+    assert not [text for change in given_answer.changes for text in wrong_change(cluster, change)]
 
 
 # --- the faults that it has shown
 
 
-def cluster(nodes: dict[str, int], *claims: Claim, sizes: tuple[int, ...]) -> Facts:
+def beside(nodes: dict[str, int], *claims: Claim, sizes: tuple[int, ...]) -> ClaimedCluster:
     """Return nodes in one zone with claims of gangs of the same priority, and a gang that needs all its pods."""
-    return Facts(
+    return ClaimedCluster(
         nodes=nodes, zones=dict.fromkeys(nodes, "a"), pods=(), claims=claims, sizes=sizes, minimum=len(sizes)
     )  # fmt: skip
 
@@ -206,9 +206,9 @@ def claim(kind: str, node: str, size: int, gang: str = "other") -> Claim:
 
 def test_what_others_have_reserved_is_no_cause_where_pods_use_the_rest():
     """One GPU of four is reserved, and three are used: without the reservation no pod of two fits either."""
-    facts = cluster({"n0": 4}, claim("reservation", "n0", 1), sizes=(2,))
-    facts = replace(facts, pods=(RunningPod("runs", "n0", 3, PRIORITY),))
-    refusal = answer(facts).judged.verdict
+    cluster = beside({"n0": 4}, claim("reservation", "n0", 1), sizes=(2,))
+    cluster = replace(cluster, pods=(RunningPod("runs", "n0", 3, PRIORITY),))
+    refusal = answer(cluster).judged.verdict
     assert refusal.reasons[0].endswith(f"(1 missing: {GPU})")
     assert not any(c.kind == "reservation" for c in (*refusal.conflict, *refusal.changes))
 
@@ -216,12 +216,12 @@ def test_what_others_have_reserved_is_no_cause_where_pods_use_the_rest():
 def test_the_fewest_nodes_are_named_whose_reserved_capacity_helps():
     """One of three would do."""
     claims = (claim("reservation", node, 1, f"other-{node}") for node in ("n0", "n1", "n2"))
-    facts = cluster({"n0": 1, "n1": 2, "n2": 1}, *claims, sizes=(2,))
-    texts = answer(facts).judged.verdict.relaxations
+    cluster = beside({"n0": 1, "n1": 2, "n2": 1}, *claims, sizes=(2,))
+    texts = answer(cluster).judged.verdict.relaxations
     assert "the capacity reserved for other trees on n1 becomes free" in texts
 
 
 def test_held_capacity_is_named_where_it_keeps_off_the_second_pod():
     """One of two pods fits beside the hold; without it both do."""
-    facts = cluster({"n0": 2}, claim("hold", "n0", 1), sizes=(1, 1))
-    assert answer(facts).held == HELD
+    cluster = beside({"n0": 2}, claim("hold", "n0", 1), sizes=(1, 1))
+    assert answer(cluster).held == HELD

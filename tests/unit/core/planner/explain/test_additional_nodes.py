@@ -10,6 +10,7 @@ from extender.core.model.pods import HostPort, PodShape
 from extender.core.planner.explain.additional_nodes import HOSTNAME, _copy
 from extender.core.planner.plan_types import (
     Plan,
+    PlanExclusive,
     PlanGroup,
     PlanMember,
     PlanNode,
@@ -80,3 +81,13 @@ def test_the_nodes_that_are_named_suffice(tree, text, added) -> None:
     )
     assert isinstance(plan(msgspec.structs.replace(request, nodes=nodes + new)), Plan)
     assert (found[0], named) == (text, added)
+
+
+def test_a_new_node_is_a_new_domain_where_each_node_is_one():
+    """Other trees have both nodes alone; capacity is free there."""
+    taken = PlanExclusive(key=HOSTNAME, taken=("n0", "n1"))
+    root = msgspec.structs.replace(leaf("g", 1, 0), topology=(), exclusive=taken)
+    fleet = (node("n0", "r0", 8), node("n1", "r1", 8))
+    refusal = plan(PlanRequest(root=root, nodes=fleet, shapes=(GPU,)))
+    assert isinstance(refusal, Refusal)
+    assert "1 more empty node like n0" in refusal.relaxations
