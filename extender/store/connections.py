@@ -37,9 +37,8 @@ from extender.core.model.message_formatting import counted
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 10.0
 POOL_SIZE = 3
-ASKED_AFTER_S = (
-    1.0  # a busy connection is not asked: that would be one more round trip for each statement
-)
+# a connection in steady use is not asked: that would be one more round trip for each statement
+ASKED_AFTER_S = 1.0
 
 # SQLSTATEs of the gx.* functions, and of an outdated schema (undefined table, column, function, schema).
 FAULTS: Mapping[str, type[ExtenderError]] = {

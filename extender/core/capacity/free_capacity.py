@@ -49,9 +49,8 @@ class UsedCapacity(msgspec.Struct):
     ports: tuple[HostPort, ...] = ()
     # claims of preemptors beyond what victims use, replacement holds and capacity holds
     claimed: tuple[tuple[str, int], ...] = ()
-    reserved: tuple[
-        tuple[str, int], ...
-    ] = ()  # the part of it that is for another tree than that of the request
+    # the part of it that is for another tree than that of the request
+    reserved: tuple[tuple[str, int], ...] = ()
 
     def same(self, other: UsedCapacity | None) -> bool:
         """Return whether both consist of the same objects."""

@@ -569,10 +569,7 @@ def _others(
     for requirement in conflict:
         change: Relaxation | None = None  # to be tried
         match requirement.kind, requirement.part:
-            case (
-                "reservation",
-                _,
-            ):
+            case "reservation", _:
                 names = [node.name for node in request.nodes if node.reserved]
                 yield from _reduced(solver, names, _unreserved)
             case "exclusive", "otherTrees":
