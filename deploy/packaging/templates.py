@@ -314,9 +314,8 @@ MONITOR = (
     Edit(r"^(      interval:) .*$", r"\1 {{ .Values.serviceMonitor.interval }}"),
     Edit(r"\{name: gang-extender-tls, key", "{name: {{ .Values.certificates.secretName }}, key"),
 )
-RUNBOOK = (
-    r"https://docs\.example\.com/gang-extender/docs/alerts/"  # of deploy/monitoring/rules.yaml
-)
+# of deploy/monitoring/rules.yaml
+RUNBOOK = r"https://docs\.example\.com/gang-extender/docs/alerts/"
 RULES = (
     Edit(
         r"^( +runbook_url:) " + RUNBOOK,

@@ -73,9 +73,8 @@ class PastGang(msgspec.Struct):
     groups: tuple[ev.GroupRecord, ...] = ()  # as recorded last
     # members that the log has bound, and not terminated -> their leaf; empty: the root
     bound: dict[PodUid, str] = {}
-    compiled: str = (
-        ""  # digest of the input that has the workload whose group it is; empty: of none
-    )
+    # digest of the input that has the workload whose group it is; empty: of none
+    compiled: str = ""
     tree: GivenTree | None = None
     changed: GivenTree | None = None  # as another profile makes it; None: none does
     left_out: frozenset[str] = frozenset()  # what is not simulated of it

@@ -22,9 +22,8 @@ pytestmark = pytest.mark.postgres
 # What else a question must be is not in the schema: which moments there are, spans that do not end before they begin
 # (and, of objects sent to /v1/plan, to be of Kubernetes).
 OF_THE_LOG = {"/v1/explain", "/v1/state", "/v1/nodes/{name}", "/v1/reports/{name}"}
-LINE_MAX = (
-    6_000  # aiohttp itself refuses a request line of 8,190 bytes, and a proxy before it one of less
-)
+# aiohttp itself refuses a request line of 8,190 bytes, and a proxy before it one of less
+LINE_MAX = 6_000
 UNICODE = "gäng-日本-" + "x" * 240
 
 

@@ -34,9 +34,8 @@ from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 SIZE = 6
-LEASE_S = (
-    5.0  # a busy machine may stop a process for a second or two, and that is no end of its lease
-)
+# a busy machine may stop a process for a second or two, and that is no end of its lease
+LEASE_S = 5.0
 pytestmark = pytest.mark.postgres
 
 

@@ -17,9 +17,8 @@ PROCESSES: Mapping[str, tuple[str, ...]] = {
 }
 OURS_ALONE = ("service", "PostgreSQL")  # not of the native gang
 ALL = "all"
-PER_MEMBER = (
-    "CPU per member bound, "  # what such a figure is called begins so, and ends with the process
-)
+# what such a figure is called begins so, and ends with the process
+PER_MEMBER = "CPU per member bound, "
 HEAD = ("CPU per member bound: here / native, ms", *PROCESSES, ALL, "ratio", "machine speed")
 
 

@@ -37,9 +37,8 @@ from extender.core.planner.solve.solver_pipeline import solve
 from tests.bench.figures import QUANTILES, Figure, Scale, quantile
 from tests.bench.planner import composite, leaf
 
-TARGET = (
-    "62 ms"  # p99: upstream's own figure for its search, with 1,000 nodes and 1,000 running gangs
-)
+# p99: upstream's own figure for its search, with 1,000 nodes and 1,000 running gangs
+TARGET = "62 ms"
 PODS_PER_GANG = 4
 CPU = 4000  # millicores of a node; each has as many running pods as a gang
 RACK = 20  # nodes

@@ -58,9 +58,8 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     kind: type[api.Watched]
     api_version: str  # v1, scheduling.k8s.io/v1beta1, ...
     query: tuple[tuple[str, str], ...] = ()  # field selectors and the like
-    read_as: str = (
-        ""  # the kind that its objects get: items of a list have none; empty: what they have
-    )
+    # the kind that its objects get: items of a list have none; empty: what they have
+    read_as: str = ""
 
     @property
     def path(self) -> str:
@@ -112,9 +111,8 @@ class Informer:
             applied: Called after every batch of changes.
         """
         self.resource = resource
-        self.synced = (
-            False  # whether the copy has been complete, and nothing is known to be wrong with it
-        )
+        # whether the copy has been complete, and nothing is known to be wrong with it
+        self.synced = False
         # called when the copy may not be used until it is synced again
         self.on_unsynced: Callable[[], None] = lambda: None
         self.trouble = "not listed yet"  # the last error

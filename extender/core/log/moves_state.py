@@ -32,9 +32,8 @@ class PendingMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     paused: bool = False  # no further pod is evicted
     progress_us: int  # when they were planned or resumed, the pod of a move was lost or first replaced, or a move completed
     lost_us: int = 0  # when the pod of the current move was lost; 0: it runs
-    replacement: PodUid = (
-        _NONE  # has a reservation on the new node of the current move, or is bound there
-    )
+    # has a reservation on the new node of the current move, or is bound there
+    replacement: PodUid = _NONE
     for_gang: str = ""  # as of `MovesPlanned`
     for_uid: GangUid = NIL_GANG
 

@@ -226,9 +226,8 @@ class MovesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     stays: tuple[StayingPod, ...] = ()
     breaks: tuple[BreakLine, ...] = ()
     ends: tuple[EndLine, ...] = ()  # by the time of the question, the first to end first
-    begin_after: str = (
-        ""  # RFC 3339: begin after it, and nothing stays or breaks; empty: now, or it is not known
-    )
+    # RFC 3339: begin after it, and nothing stays or breaks; empty: now, or it is not known
+    begin_after: str = ""
     nodes: tuple[NodePicture, ...] = ()
     reasons: tuple[str, ...] = ()
     proved: bool = True  # False: the search was cut short

@@ -236,9 +236,8 @@ async def test_p14_a_later_child_evicts_in_its_own_zone_only(story: Story) -> No
     assert len(await events_of_kind(story, "PreemptionPlanned")) == 1
 
 
-LINGER = (
-    "example.com/linger"  # a finalizer: the victim terminates, and goes when the story wants it
-)
+# a finalizer: the victim terminates, and goes when the story wants it
+LINGER = "example.com/linger"
 
 
 async def p15_begins(story: Story) -> None:

@@ -393,9 +393,8 @@ async def test_the_pods_of_a_statefulset_are_placed_after_quota(
     await story.create(*racks("r0"))
     serve = a_statefulset(3)
     serve["metadata"]["labels"] |= QUEUE
-    serve["spec"]["template"]["metadata"]["labels"] |= (
-        QUEUE  # the webhooks of these tests look at no other pods
-    )
+    # the webhooks of these tests look at no other pods
+    serve["spec"]["template"]["metadata"]["labels"] |= QUEUE
     await story.create(serve)
     await until_groups(story, 1)
 

@@ -12,9 +12,8 @@ from extender.simulation.arrivals import Arrival, ArrivingGroup
 GPU: Final = "nvidia.com/gpu"
 RACK: Final = "topology.example.com/rack"
 BLOCK: Final = "topology.example.com/block"
-QUIET_S: Final = (
-    200.0  # after each burst of faults nothing goes wrong for so long, or until all is settled
-)
+# after each burst of faults nothing goes wrong for so long, or until all is settled
+QUIET_S: Final = 200.0
 BURST_S: Final = (15.0, 40.0)
 LONE: Final = "lone"  # jobs whose names begin with it are pods outside of groups
 RIVALS: Final = 0.1  # of the cases

@@ -33,9 +33,8 @@ from extender.store.embedded.embedded_server import EmbeddedPostgres
 FAST = {"fsync": "off", "full_page_writes": "off"}
 TEMPLATE = f"gx_test_template_{os.getpid()}"
 ROLES = Path(__file__).parents[3] / "deploy" / "postgres" / "roles.sql"
-ROLES_LOCK = (
-    0x67785F74  # "gx_t"; workers may share a server, and make its roles one after the other
-)
+# "gx_t"; workers may share a server, and make its roles one after the other
+ROLES_LOCK = 0x67785F74
 _numbers = count(1)
 _administrators: dict[str, tuple[asyncio.AbstractEventLoop, asyncpg.Connection]] = {}
 

@@ -25,13 +25,11 @@ from tests.support.waiting import eventually, patient
 
 ROOT = Path(__file__).parents[3]
 LEASE_S = 2.0
-PROBE_S = (
-    2.0  # timeoutSeconds of that probe; no question of the read API has to be answered within it
-)
+# timeoutSeconds of that probe; no question of the read API has to be answered within it
+PROBE_S = 2.0
 LOOK_S = 30.0  # a look at a replica that does not answer; the next one follows
-THRESHOLD = (
-    20  # failed probes before a pod that was ready is not: 4 s, as with the probe of the Deployment
-)
+# failed probes before a pod that was ready is not: 4 s, as with the probe of the Deployment
+THRESHOLD = 20
 TAIL_BYTES = 500
 
 

@@ -674,9 +674,8 @@ class VictimCost(msgspec.Struct, frozen=True, order=True):
     weight: int = 0  # sum over units of priority + 2^31
     units: int = 0
     pods: int = 0
-    age_s: int = (
-        0  # seconds of work of the victims beyond that of the youngest evictable pod, summed
-    )
+    # seconds of work of the victims beyond that of the youngest evictable pod, summed
+    age_s: int = 0
     # of units without `has_cost`: superseded reservations, and victims of another preemption
     reserved: int = 0  # sum of priority + 2^31
     reserved_pods: int = 0

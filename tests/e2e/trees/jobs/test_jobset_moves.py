@@ -21,9 +21,8 @@ from tests.support.service.manifest_builders import a_group, a_node, a_pod
 pytestmark = [pytest.mark.e2e, pytest.mark.lived_in("never")]
 
 PODS, MINIMUM = 4, 3
-PROFILE = (
-    "movable"  # gangs of a workload are disrupted as a whole, unless its profile has another mode
-)
+# gangs of a workload are disrupted as a whole, unless its profile has another mode
+PROFILE = "movable"
 
 
 @pytest.fixture

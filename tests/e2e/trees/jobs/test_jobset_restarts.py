@@ -72,9 +72,8 @@ async def test_no_pod_of_a_new_attempt_is_bound_before_all_can_be(
     """The old driver terminates for seconds: workers of the new attempt exist and wait, and their nodes stay free for them."""
     await story.create(*racks("r0"))
     driver = a_replicated_job("driver", 1, 1)
-    driver["template"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = (
-        120  # 6 s here
-    )
+    # 6 s here
+    driver["template"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 120
     await story.api.create(a_jobset("train", [driver, a_replicated_job("worker", 1, 3)]))
     await story.until_bound(4, "train-")
     first = await until_running(story, "train-", 4, gone=frozenset())
