@@ -8,7 +8,6 @@ server dies in the middle of a message.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -290,8 +289,12 @@ class ConnectionPool:
             self._used.add(connection)
             is_asked = not self._single and time.monotonic() - used_at > ASKED_AFTER_S
             if is_asked:
-                with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                try:
                     await self._or_drop(connection, connection.execute("SELECT 1"))
+                except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                    # those that were used before it would each be waited for, in vain where the network has forgotten them
+                    while self._free:
+                        self._drop(self._free.pop()[0])
             if connection in self._used and not connection.is_closed():
                 return connection
             self._used.discard(connection)

@@ -90,22 +90,24 @@ async def test_a_statement_that_nothing_waits_for_ends(database_url, end):
 
 
 @pytest.mark.postgres
-async def test_a_connection_that_the_network_forgot_is_opened_again(database_url, monkeypatch):
-    """It looks open, and what is sent on it arrives nowhere."""
+async def test_connections_that_the_network_forgot_are_opened_again(database_url, monkeypatch):
+    """They look open, and what is sent on them arrives nowhere; one of them is waited for, and not each."""
     monkeypatch.setattr(connections, "ASKED_AFTER_S", 0.0)
-    sent = []
+    asked = 0
 
     async def is_lost(_, data):
-        sent.append(data)
-        return len(sent) == 1
+        nonlocal asked
+        asked += b"SELECT 1" in data
+        return b"SELECT 1" in data
 
     async with DatabaseProxy(database_url) as proxy:
-        pool = ConnectionPool(proxy.url, name="test", size=1, command_timeout_s=0.5)
-        async with pool.use("asking") as connection:
-            before = connection.get_server_pid()
+        pool = ConnectionPool(proxy.url, name="test", size=2, command_timeout_s=0.5)
+        async with pool.use("asking") as first, pool.use("asking") as second:
+            before = {first.get_server_pid(), second.get_server_pid()}
         proxy.sent = is_lost
-        async with pool.use("asking") as connection:
-            assert connection.get_server_pid() != before
+        async with pool.use("asking") as first, pool.use("asking") as second:
+            assert before.isdisjoint({first.get_server_pid(), second.get_server_pid()})
+        assert asked == 1
         await pool.close()
 
 

@@ -13,7 +13,7 @@ import msgspec
 from hypothesis import strategies as st
 from immutables import Map
 
-from extender.core.log.capacity_claim import CapacityClaim, ClaimKind, claims_by_node
+from extender.core.log.capacity_claim import CapacityClaim, ClaimKind
 from extender.core.log.events import MoveRecord
 from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import (
@@ -24,6 +24,7 @@ from extender.core.log.reservation_state import (
     PendingPreemption,
     ReservationState,
     Victim,
+    claims_by_node,
     claims_of,
 )
 from extender.core.model.cluster_view import ClusterView

@@ -49,7 +49,9 @@ class FreeCapacityRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: NodeName
     free: dict[str, int]
     host_ports: tuple[HostPort, ...]
-    reserved: bool | dict[str, int]  # True: of older inputs, which have no amounts; False: nothing
+    reserved: (
+        bool | dict[str, int]
+    )  # False: nothing; True: of older inputs, an amount that is not known
 
 
 class InputSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,18 +217,11 @@ def _rows(bucket: int, fixed: bytes, capacity: bytes) -> list[PlanNode]:
                 allocatable=f.allocatable,
                 free=r.free,
                 host_ports=r.host_ports,
-                reserved=_reserved(f, r),
+                # what an older input has no amounts of is named neither as a cause nor as a help
+                reserved={} if isinstance(r.reserved, bool) else r.reserved,
             )
         )
     return rows
-
-
-def _reserved(f: StaticNodeRow, r: FreeCapacityRow) -> dict[str, int]:
-    """Return what is reserved on a node; of older inputs all that is not free there."""
-    if not isinstance(r.reserved, bool):
-        return r.reserved
-    used = {name: amount - r.free.get(name, 0) for name, amount in f.allocatable.items()}
-    return {name: amount for name, amount in used.items() if amount > 0} if r.reserved else {}
 
 
 def decode(head: bytes, parts: Sequence[bytes]) -> PlanRequest:

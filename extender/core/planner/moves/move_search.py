@@ -432,7 +432,9 @@ def empty_exactly(
         return None
     program = IntegerProgram()
     pods = _Movers(problem, program, movers)
-    emptied = [program.new_bool_var() if count else program.new_int_var(1, 1) for _ in sets]
+    emptied = (
+        [program.new_bool_var() for _ in sets] if count else [program.new_int_var(1, 1)] * len(sets)
+    )
     if count:
         program.add(sum(emptied) == count)
     asked: list[int] = []

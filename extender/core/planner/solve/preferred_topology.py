@@ -226,8 +226,8 @@ class _PreferredSearch:
         return sorted(wishes, key=lambda w: (len(self._path(w.group)), w.group.index))
 
     def _path(self, group: CompiledGroup) -> list[int]:
-        """Return a group and those above it."""
-        return [each.index for each in self.problem.above(group)]
+        """Return a group and those above it, the root first."""
+        return [each.index for each in self.problem.above(group)][::-1]
 
     def _units(self) -> list[list[_Wish]]:
         """Return the wishes in the order in which they are decided, those of identical leaves of one parent together."""

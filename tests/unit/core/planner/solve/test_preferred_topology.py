@@ -153,7 +153,7 @@ def wishing(draw) -> PlanRequest:
 
 @st.composite
 def wishing_near(draw) -> PlanRequest:
-    """Draw a tree of two to four leaves, some of which shall be near others."""
+    """Draw a tree of two to four leaves, some of which shall be near others, at any depth."""
     asked = draw(wishing())
     root = asked.root
     if root.key.kind == "PodGroup":
@@ -170,7 +170,16 @@ def wishing_near(draw) -> PlanRequest:
     if len(changed) > 2 and draw(st.booleans()):
         back = PlanNear(group=changed[1].key, key="rack")
         changed[-1] = msgspec.structs.replace(last, near=(back,))
-    return msgspec.structs.replace(asked, root=msgspec.structs.replace(root, groups=tuple(changed)))
+    below = draw(
+        st.sampled_from([(), (0,), (-1,), (0, -1)])
+    )  # which stand below a group of their own
+    if below:
+        above = group("above", 0, *(changed.pop(i) for i in reversed(below)))
+        changed.insert(0, above)
+    minimum = min(root.minimum, len(changed))
+    return msgspec.structs.replace(
+        asked, root=msgspec.structs.replace(root, groups=tuple(changed), minimum=minimum)
+    )
 
 
 def combined(rng: random.Random) -> PlanRequest:
@@ -660,6 +669,19 @@ def test_groups_that_shall_be_near_share_a_domain():
     assert [(w.kind, w.values, w.partner and w.partner.name) for w in answer.wishes] == [
         ("near", (WishValue(key="block", value=0, best=0),), "decode")
     ]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_the_fewest_pairs_apart_are_proved_at_other_depths(together):
+    """Where one group is below a group of its own, and where both are: the group above both is not the root then."""
+    left = group("left", 2, near=near_to("right", "rack"))
+    small, large = left.members
+    left = msgspec.structs.replace(left, members=(small, msgspec.structs.replace(large, shape=1)))
+    right = group("right", 1, shape=1)
+    inner = group("inner", 0, left, right) if together else group("inner", 0, left)
+    root = group("root", 0, group("alone", 1) if together else right, inner)
+    answer = placed(request(root, node("a0", 4, rack="a"), node("b0", 4, rack="b")))
+    assert [wish.values for wish in answer.wishes] == [(WishValue(key="rack", value=1, best=1),)]
 
 
 def test_the_fewest_pairs_apart_are_proved_where_no_domain_holds_both():
