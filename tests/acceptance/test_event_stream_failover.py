@@ -61,6 +61,8 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
     following, front.replicas = [], list(replicas)
     try:
         await led(replicas)
+        # a command whose first request gets no answer ends with an error, as it should
+        await eventually(lambda: set(front.ready) == set(replicas), "both replicas to be ready")
         urls = [replica.url for replica in replicas]
         everything = [Reader(urls, "&after=0"), Reader(urls[::-1], "&after=0")]
         admitted = Reader(urls, "&after=0&type=GangAdmitted&type=LeaseAcquired")
@@ -75,6 +77,13 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
             with (tmp_path / f"{source}.jsonl").open("wb") as output, errors.open("wb") as file:
                 words = [*command, *options]
                 following.append(fork_server.run(words, environ, output, errors=file))
+
+        def followed(source):
+            lines = (tmp_path / f"{source}.jsonl").read_bytes().split(b"\n")[:-1]
+            return [json.loads(line) for line in lines]
+
+        for source in ("database", "services"):
+            await eventually(lambda s=source: followed(s), f"the first event from the {source}")
         for number in range(kills):
             leader = await led(replicas)
             add(manifests, f"gang{number}")
@@ -108,10 +117,6 @@ async def test_streams_go_on_across_kills_of_leaders(database_url, tmp_path, fro
         assert admitted.positions[: len(kinds)] == kinds
         assert len({f["epoch"] for f in log}) >= kills + 1
         assert any(reader.connections > 1 for reader in everything)
-
-        def followed(source):
-            lines = (tmp_path / f"{source}.jsonl").read_bytes().split(b"\n")[:-1]
-            return [json.loads(line) for line in lines]
 
         for source in ("database", "services"):
             await eventually(lambda s=source: len(followed(s)) >= len(log), source)
