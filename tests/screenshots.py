@@ -85,7 +85,7 @@ def until_shown(browser: Browser, shown: Callable[[], bool], what: str) -> None:
 
 def choose(browser: Browser, gang: str) -> None:
     """Click a gang of the list, and wait until its tree is shown."""
-    browser.click("#gang-list .name", f"default/{gang}")
+    browser.click_text("#gang-list .name", f"default/{gang}")
     until_shown(browser, lambda: f"default/{gang}" in browser.text("#detail h2"), gang)
     browser.run("document.activeElement.blur()")
     time.sleep(1)  # the map is drawn in frames of the browser
@@ -123,7 +123,7 @@ def take_pictures(service: Service) -> None:
         browser.open(f"{service.url}/ui/#view=preemptions&event={planned['position']}")
         until_shown(browser, lambda: bool(browser.texts("#detail .cost")), "the cost")
         until_shown(browser, lambda: len(browser.texts("#preemption-list > li")) == 2, "both")
-        browser.one("#preemption-list > li:first-child summary").click()
+        browser.click("#preemption-list > li:first-child summary")
         browser.run("document.activeElement.blur()")
         save(browser, IMAGES / "ui-preemptions.png")
 

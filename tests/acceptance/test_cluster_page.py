@@ -81,11 +81,11 @@ async def test_states_and_reasons_are_filters_and_the_table_fills_the_window(
     assert browser.run(ROWS_SHOWN) >= 25
     assert browser.run("return document.documentElement.scrollHeight <= innerHeight")
     browser.picture(tmp_path / "wide.png")
-    browser.click("#reasons .chip", "3 wait: 2 pods in one rack")
+    browser.click_text("#reasons .chip", "3 wait: 2 pods in one rack")
     await seen(browser, lambda: names(browser) == [f"team-b/eval-{n}" for n in range(3)], "three")
     assert "reason=2 pods in one rack" in address(browser).replace("+", " ")
-    browser.click("#reasons .chip", "3 wait: 2 pods in one rack")
-    browser.click("#states .chip", "admitted 1")
+    browser.click_text("#reasons .chip", "3 wait: 2 pods in one rack")
+    browser.click_text("#states .chip", "admitted 1")
     await seen(browser, lambda: names(browser) == ["default/tree"], "one state")
     assert "state=admitted" in address(browser)
     browser.open("about:blank")
@@ -96,7 +96,7 @@ async def test_states_and_reasons_are_filters_and_the_table_fills_the_window(
         browser.run("return document.querySelector('[data-column=gang]').ariaSort") == "descending"
     )
     assert "needs 2 pods in one rack" in gang_row_of(browser, "team-b/eval-2")
-    browser.click("#gang-head button", "kind")
+    browser.click_text("#gang-head button", "kind")
     await seen(browser, lambda: names(browser)[0] == "default/tree", "by kind")
     assert "sort=kind" in address(browser)
     browser.press("#gang-list tr:first-child a", Keys.ARROW_DOWN, Keys.ENTER)
@@ -153,7 +153,7 @@ async def test_refused_workloads_and_long_names(service, browser, tmp_path):
     browser.press("body", Keys.CONTROL + "c")
     await seen(browser, lambda: browser.run("return window.copied") == f"default/{name}", "a copy")
     browser.picture(tmp_path / "refused.png")
-    browser.click("#gang-list .name", f"default/{name}")
+    browser.click_text("#gang-list .name", f"default/{name}")
     await seen(browser, lambda: browser.texts("#detail .answer") != [], "why it is refused")
     assert "'lots' is not a number" in browser.text("#detail .answer")
     assert f"about=Job/default/{name}" in address(browser)
@@ -181,7 +181,7 @@ async def the_last_day(service, browser):
     labels = [f".chart:nth-child({n}) button" for n in (1, 2)]
 
     def label(which):
-        return browser.one(labels[which]).get_attribute("aria-label") or ""
+        return browser.run(f"return document.querySelector('{labels[which]}').ariaLabel") or ""
 
     browser.run("location.reload()")
     await seen(
@@ -211,14 +211,14 @@ async def test_the_slider_is_where_it_works(service, browser):
     assert browser.shown("#slider")
     assert "UTC" in browser.text("#when")
     for view in ("Preemptions", "Reports", "Would it fit?"):
-        browser.click("#views a", view)
+        browser.click_text("#views a", view)
         assert not browser.shown("#slider"), view
         assert not browser.shown("#strip"), view
-    browser.click("#views a", "Cluster")
+    browser.click_text("#views a", "Cluster")
     assert browser.shown("#slider")
     browser.press("#slider", Keys.ARROW_LEFT)
     await seen(browser, lambda: browser.text("#mode") == "Then", "a moment of the past")
-    browser.click("#views a", "Reports")
+    browser.click_text("#views a", "Reports")
     await seen(browser, lambda: browser.text("#mode") == "Now", "a report is not of a moment")
     assert browser.complaints() == []
 
@@ -252,13 +252,13 @@ async def test_commands_and_yaml_are_taken_along(service, browser):
         "kubectl get compositepodgroups.gang-extender.dev tree -n default -o yaml",
         "gang-extender history default/tree",
     ]
-    browser.one("#detail .take summary").click()
+    browser.click("#detail .take summary")
     await seen(browser, lambda: browser.text("#detail .yaml pre") != "", "the YAML")
     shown = yaml.safe_load(browser.text("#detail .yaml pre"))
     (gang,) = service.get("/v1/state")["gangs"]
     tree = service.get("/v1/gangs/default/tree/tree")
     assert shown == gang | {"groups": tree["groups"]}
-    browser.one("#detail .copyable .copy").click()
+    browser.click("#detail .copyable .copy")
     await seen(
         browser, lambda: browser.text("#detail .copyable .copy").startswith("Copied"), "copied"
     )

@@ -91,11 +91,11 @@ async def test_search_explanations_links_and_keys(service, browser, tmp_path):
     assert "Nothing is called absent" in browser.text("#found-text")
     search(browser, "r0-n1")
     await seen(browser, lambda: found(browser) == ["Node r0-n1"], "one node")
-    browser.click("#found a", "Node r0-n1")
+    browser.click_text("#found a", "Node r0-n1")
     await seen(browser, lambda: "Node r0-n1" in browser.text("#detail .answer"), "what it has")
-    browser.click("#gang-list .name", "default/fit-01234567")
+    browser.click_text("#gang-list .name", "default/fit-01234567")
     await seen(browser, lambda: browser.shown("#detail .workload"), "the gang of the Job")
-    browser.click("#detail .workload a", "Job default/fit")
+    browser.click_text("#detail .workload a", "Job default/fit")
     await seen(browser, lambda: "about=Job/default/fit" in address(browser)
                and "Job default/fit" in browser.text("#detail .answer"), "the workload")  # fmt: skip
     browser.picture(tmp_path / "workload.png")
@@ -109,7 +109,7 @@ async def test_search_explanations_links_and_keys(service, browser, tmp_path):
     assert "about=Pod/default/tree-a-1" in address(browser)
     assert focused(browser, "#detail h2")
     browser.picture(tmp_path / "search.png")
-    browser.click("#detail .related a", "CompositePodGroup default/tree")
+    browser.click_text("#detail .related a", "CompositePodGroup default/tree")
     await seen(browser, lambda: len(browser.texts("#detail .level")) == 3, "its gang")
     assert "gang=default/tree" in address(browser)
     browser.run("history.back()")
@@ -118,7 +118,7 @@ async def test_search_explanations_links_and_keys(service, browser, tmp_path):
     await seen(browser, lambda: not browser.shown("#detail"), "nothing selected")
     browser.press("#search-text", Keys.ESCAPE)
     await seen(browser, lambda: browser.shown("#topology"), "the cluster again")
-    browser.click("#gang-list .name", "default/huge")
+    browser.click_text("#gang-list .name", "default/huge")
     await seen(
         browser, lambda: "fits an empty cluster" in browser.text("#detail .checks"), "the checks"
     )
@@ -183,14 +183,14 @@ async def test_filters_are_in_the_address_and_long_lists_are_whole(service, brow
         browser, lambda: "232 gangs, 232 pending" in browser.text("#gang-count"), "all gangs"
     )
     assert len(browser.texts("#gang-list tr")) == 200
-    browser.click("#gang-more button", "Show 32 more")
+    browser.click_text("#gang-more button", "Show 32 more")
     assert len(browser.texts("#gang-list tr")) == 232
     assert browser.text("#gang-more") == ""
     total = len(service.get("/v1/events?limit=1000"))
     await seen(browser, lambda: len(positions(browser)) >= 200, "the newest events")
     for _ in range(total // 200):
         before = len(positions(browser))
-        browser.click("#feed-more button", "Show earlier events")
+        browser.click_text("#feed-more button", "Show earlier events")
         await seen(browser, lambda n=before: len(positions(browser)) > n, "earlier events")
     assert positions(browser)[-1] == 1
     assert positions(browser) == list(range(positions(browser)[0], 0, -1))
@@ -204,8 +204,8 @@ async def test_filters_are_in_the_address_and_long_lists_are_whole(service, brow
     await seen(browser, lambda: "No gang matches" in browser.text("#gang-more"), "both filters")
     browser.open(f"{service.url}/ui/#gang=default/wide")
     await seen(browser, lambda: len(browser.texts("#detail .members li")) == 100, "members")
-    browser.click("#detail .more", "Show 100 more of 230")
-    browser.click("#detail .more", "Show 30 more of 230")
+    browser.click_text("#detail .more", "Show 100 more of 230")
+    browser.click_text("#detail .more", "Show 30 more of 230")
     assert len(browser.texts("#detail .members li")) == 230
 
 
@@ -226,12 +226,12 @@ async def test_preemptions_reports_and_one_event(service, browser, tmp_path):
     victims = [pod["pod"] for unit in line["victims"] for pod in unit["pods"]]
     assert victims
     await seen(browser, lambda: "there is news" in browser.text("#preemptions-again"), "the news")
-    browser.one("#preemptions-again").click()
+    browser.click("#preemptions-again")
     await seen(
         browser, lambda: browser.text("#preemptions-text") == "1 preemption", "the preemption"
     )
     assert not browser.shown("#topology")
-    browser.one("#preemption-list summary").click()
+    browser.click("#preemption-list summary")
     text = browser.text("#preemption-list")
     assert line["explanation"] in text
     assert set(browser.texts("#preemption-list tbody td:nth-child(3)")) == set(victims)
@@ -243,24 +243,24 @@ async def test_preemptions_reports_and_one_event(service, browser, tmp_path):
     browser.one("#preemption-filter").clear()
     browser.press("#preemption-filter", victims[0])
     assert len(browser.texts("#preemption-list > li")) == 1
-    browser.click("#preemption-list a", f"event {line['position']}")
+    browser.click_text("#preemption-list a", f"event {line['position']}")
     await seen(browser, lambda: "highest priority" in browser.text("#detail .cost"), "its cost")
     detail = browser.text("#detail")
     assert "PreemptionPlanned of default/hi0" in detail
     assert "How it was decided" in detail
-    browser.click("#detail button", "Show the state as of this event")
+    browser.click_text("#detail button", "Show the state as of this event")
     await seen(
         browser, lambda: f"event {line['position']} of" in browser.text("#when"), "the moment"
     )
     browser.run("history.back()")
     await seen(browser, lambda: browser.text("#mode") == "Now", "now again")
-    browser.click("#views a", "Reports")
+    browser.click_text("#views a", "Reports")
     await seen(browser, lambda: "gang" in browser.texts("#report-table th button"), "a table")
     browser.press("#report", "preemption-pairs")
     await seen(browser, lambda: "report=preemption-pairs" in address(browser)
                and "pods" in browser.texts("#report-table th button"), "the pairs")  # fmt: skip
     assert "default/hi0" in browser.texts("#report-table td a")
-    browser.click("#report-table th button", "pods")
+    browser.click_text("#report-table th button", "pods")
     assert (
         browser.run("return document.querySelector('[data-column=pods]').ariaSort") == "descending"
     )
@@ -317,21 +317,21 @@ async def test_preemptions_are_newest_first_and_can_be_read_to_the_oldest(
         "a page",
     )
     assert listed(browser) == plans[:100]
-    browser.click("#preemptions-more button", "Show 100 more")
+    browser.click_text("#preemptions-more button", "Show 100 more")
     assert listed(browser) == plans[:200]
     browser.picture(tmp_path / "newest.png")
     # at once, because the list is laid out anew for each look of a browser
     assert browser.run(SHOW_MORE) == [*range(300, 1001, 100)]
-    browser.click("#preemptions-more button", "Show more: read earlier ones")
+    browser.click_text("#preemptions-more button", "Show more: read earlier ones")
     await seen(browser, lambda: len(listed(browser)) == 1100, "earlier ones")
     assert browser.text("#preemptions-text") == "1,150 preemptions"
-    browser.click("#preemptions-more button", "Show 50 more")
+    browser.click_text("#preemptions-more button", "Show 50 more")
     assert listed(browser) == plans
     assert browser.text("#preemptions-more") == ""
     browser.press("#preemption-filter", "ns/v1")
     assert "of 1,150 preemptions" in browser.text("#preemptions-text")
     browser.one("#preemption-filter").clear()
-    browser.one("#preemptions-again").click()
+    browser.click("#preemptions-again")
     await seen(browser, lambda: listed(browser) == plans[:100], "the newest again")
     assert browser.complaints() == []
 

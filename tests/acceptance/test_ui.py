@@ -108,10 +108,10 @@ async def test_a_gang_shows_the_workload_that_it_was_made_for(service, browser):
     browser.open(f"{service.url}/ui/")
     for name in ("fit-01234567", "tree"):
         await seen(browser, lambda name=name: gang_row(browser, name), f"{name} in the list")
-    browser.click("#gang-list .name", "default/fit-01234567")
+    browser.click_text("#gang-list .name", "default/fit-01234567")
     await seen(browser, lambda: browser.texts("#detail .workload") == ["made for Job default/fit"],
                "its workload")  # fmt: skip
-    browser.click("#gang-list .name", "default/tree")
+    browser.click_text("#gang-list .name", "default/tree")
     await seen(browser, lambda: "default/tree" in browser.text("#detail h2"), "the other gang")
     assert browser.texts("#detail .workload") == []
 
@@ -123,7 +123,7 @@ async def placed(service, player, browser, folder):
     await play_until(player, lambda: len(recorded(service, "bound", "tree")) == 4, "tree bound")
     await seen(browser, lambda: "scheduled" in gang_row(browser, "tree"), "tree in the list")
     assert not browser.shown("#empty")
-    browser.click("#gang-list .name", "default/tree")
+    browser.click_text("#gang-list .name", "default/tree")
     await seen(browser, lambda: browser.texts("#detail .level .badge") == ["bound"] * 3, "levels")
     assert "in rack" in browser.text("#detail .place")
     assert "at least 2 groups" in browser.text("#detail")
@@ -136,7 +136,7 @@ async def waits(service, browser):
     write(service, "huge", a_gang("huge", pods=20, requests={GPU: 8}, schedulingGates=GATED))
     await seen(browser, lambda: "needs 20 pods" in gang_row(browser, "huge"), "the reason of huge")
     assert "unschedulable" in gang_row(browser, "huge")
-    browser.click("#gang-list .name", "default/huge")
+    browser.click_text("#gang-list .name", "default/huge")
     await seen(browser, lambda: browser.texts("#detail .level .badge") == ["waits"], "its level")
     assert "20 waiting" in browser.text("#detail .level")
 
@@ -169,7 +169,7 @@ async def back_in_time(service, browser, folder):
     assert "other pods not known" in sums
     assert "Ordinary pods are not in the log" in browser.text("#limitations")
     await seen(browser, lambda: positions(browser)[:1] == [admitted], "the events up to then")
-    browser.click("#gang-list .name", "default/tree")
+    browser.click_text("#gang-list .name", "default/tree")
     await seen(
         browser, lambda: browser.texts("#detail .level .badge") == ["reserved"] * 3, "levels"
     )
@@ -184,13 +184,13 @@ async def back_in_time(service, browser, folder):
     browser.press("#slider", Keys.END)
     await seen(browser, lambda: "unschedulable" in gang_row(browser, "later"), "now again")
     assert browser.text("#mode") == "Now"
-    browser.one("#feed-gang").click()
+    browser.click("#feed-gang")
     await seen(
         browser,
         lambda: set(browser.texts("#events .gang-name")) == {"default/tree"},
         "its events alone",
     )
-    browser.one("#feed-gang").click()
+    browser.click("#feed-gang")
     await seen(
         browser, lambda: "LeaseAcquired" in browser.texts("#events .type"), "all events again"
     )
@@ -213,7 +213,7 @@ async def explained_then(service, browser, position):
     browser.run(
         "[...document.querySelectorAll('#detail details')].forEach((one) => { one.open = true; })"
     )
-    browser.click("#detail .members a", "default/tree-a-0")
+    browser.click_text("#detail .members a", "default/tree-a-0")
     await seen(browser, lambda: shows(then("Pod/default/tree-a-0")), "why the pod was so")
     assert browser.text("#mode") == "Then"
     browser.run("history.back()")
@@ -318,7 +318,7 @@ async def strange_names(service, browser, folder):
     await seen(browser, lambda: "admitted" in gang_row(browser, LONG), "the long one")
     await seen(browser, lambda: "unschedulable" in gang_row(browser, MARKUP), "the markup")
     for name in (LONG, MARKUP):
-        browser.click("#gang-list .name", f"default/{name}")
+        browser.click_text("#gang-list .name", f"default/{name}")
         await seen(browser, lambda name=name: name in browser.text("#detail h2"), "its detail")
         assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
         browser.picture(folder / f"{len(name)}.png")
@@ -355,11 +355,12 @@ async def test_five_thousand_nodes_are_drawn_by_density_and_can_be_looked_into(
     browser.press("#map", Keys.ARROW_RIGHT, Keys.ENTER)
     await seen(browser, lambda: browser.text("#sums").startswith("20 nodes:"), "one rack")
     assert browser.shown("#crumbs")
-    browser.click("#crumbs button", "cluster")
+    browser.click_text("#crumbs button", "cluster")
     browser.press("#grain", "sums")
     await seen(browser, lambda: "drawn as sums" in browser.text("#sums"), "sums of racks")
     browser.picture(tmp_path / "sums.png")
-    browser.press("#grain", "every")
+    # letters within a second after those before would be taken as their continuation
+    browser.press("#grain", Keys.ARROW_UP, Keys.ARROW_UP)
     await seen(browser, lambda: browser.text("#sums").startswith("5,000 nodes:"), "every node")
     browser.picture(tmp_path / "nodes.png")
     assert browser.complaints() == []

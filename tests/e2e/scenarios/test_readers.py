@@ -362,7 +362,7 @@ async def test_the_page_asks_for_a_token(reading: Reading, place: Accounts) -> N
         assert not browser.shown("#sign-in")
         assert kept() == f"{token}|"
         assert token not in str(browser.run("return location.href"))
-        browser.click("#sign-out", "Sign out")
+        browser.click_text("#sign-out", "Sign out")
         await seen(lambda: browser.shown("#sign-in"))
         assert kept() == "|"
         assert browser.complaints() == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -66,16 +66,22 @@ class Browser:
             return False
 
     def press(self, selector: str, *keys: str) -> None:
-        def sent() -> bool:
+        self._until_taken(selector, lambda element: element.send_keys(*keys))
+
+    def click(self, selector: str) -> None:
+        self._until_taken(selector, WebElement.click)
+
+    def _until_taken(self, selector: str, act: Callable[[WebElement], None]) -> None:
+        def taken() -> bool:
             try:
-                self.one(selector).send_keys(*keys)
+                act(self.one(selector))
             except (StaleElementReferenceException, ElementNotInteractableException):
-                return False  # drawn anew in between; no key was sent
+                return False  # drawn anew in between; no key and no click was sent
             return True
 
-        until(sent, f"{selector} takes keys")
+        until(taken, f"{selector} takes keys or a click")
 
-    def click(self, selector: str, text: str) -> None:
+    def click_text(self, selector: str, text: str) -> None:
         """Click the element with this text."""
         script = "[...document.querySelectorAll(arguments[0])].find((e) => e.textContent === arguments[1]).click()"
         self.driver.execute_script(script, selector, text)
