@@ -258,10 +258,13 @@ async def test_commands_and_yaml_are_taken_along(service, browser):
     (gang,) = service.get("/v1/state")["gangs"]
     tree = service.get("/v1/gangs/default/tree/tree")
     assert shown == gang | {"groups": tree["groups"]}
-    browser.click("#detail .copyable .copy")
-    await seen(
-        browser, lambda: browser.text("#detail .copyable .copy").startswith("Copied"), "copied"
-    )
+
+    def copied():
+        # again each time: with the next event the page draws its buttons anew, and what they show is gone
+        browser.click("#detail .copyable .copy")
+        return browser.text("#detail .copyable .copy").startswith("Copied")
+
+    await seen(browser, copied, "copied")
     pasted = browser.driver.execute_async_script(
         "const done = arguments[0]; navigator.clipboard.readText().then(done, (error) => done(String(error)))"
     )
