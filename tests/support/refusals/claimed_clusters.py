@@ -84,10 +84,11 @@ class ClaimedCluster(msgspec.Struct, frozen=True):
             later: Whether pods that preemptors wait for count as gone for these alone: their claims are kept whole.
         """
         amounts = dict.fromkeys(KINDS, 0)
+        preemptors: list[Claim] = []
+        present = {pod.name: pod for pod in self.pods if pod.name not in gone}
         for claim in self.claims:
             if claim.node != node or unit_of(claim) in gone:
                 continue
-            present = {pod.name: pod for pod in self.pods if pod.name not in gone}
             own, equal = claim.gang == TREE, claim.priority >= PRIORITY
             match claim.kind:
                 case "reservation" if not own:
@@ -99,12 +100,14 @@ class ClaimedCluster(msgspec.Struct, frozen=True):
                 case "move" if equal and not (own and claim.due):
                     amounts["move"] += claim.size
                 case "preemption" if not own:
-                    used = sum(p.size for p in present.values() if p.name in claim.awaited)
-                    amounts["preemption"] += claim.size if later else max(claim.size - used, 0)
+                    preemptors.append(claim)
+                    amounts["preemption"] += claim.size
         own_lost = sum(
             c.size for c in self.claims if (c.kind, c.gang, c.node) == ("replacement", TREE, node)
         )
         amounts["hold"] = max(amounts["hold"] - own_lost, 0)
+        if not later:
+            amounts["preemption"] -= _made_room_for(preemptors, present)
         return sum(amounts.values())
 
     def free(self, node: str, gone: Collection[str] = (), *, later: bool = False) -> int:
@@ -185,6 +188,20 @@ class ClaimedCluster(msgspec.Struct, frozen=True):
 def unit_of(claim: Claim) -> str:
     """Return the unit whose eviction takes a claim."""
     return f"PodGroup/default/{claim.gang}" if claim.kind in ("reservation", "preemption") else ""
+
+
+def _made_room_for(claims: list[Claim], present: dict[str, RunningPod]) -> int:
+    """Return how much of some claims is what pods still use that they wait for, where each pod counts for one claim.
+
+    By the theorem of the minimum cut, over every set of claims.
+    """
+    cuts = []
+    for number in range(len(claims) + 1):
+        for inside in itertools.combinations(claims, number):
+            awaited = {name for claim in inside for name in claim.awaited if name in present}
+            outside = sum(claim.size for claim in claims if claim not in inside)
+            cuts.append(outside + sum(present[name].size for name in awaited))
+    return min(cuts)
 
 
 def _most(sizes: list[int], free: list[int]) -> int:
