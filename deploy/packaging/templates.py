@@ -133,31 +133,17 @@ IMAGE = """\
           image: {{ include "gang-extender.image" . }}
           imagePullPolicy: {{ .Values.image.pullPolicy }}
 """
-EXTRA_ENV = """\
-{{- range .Values.extraEnv }}
-            - {{ toJson . }}
-{{- end }}
-"""
-EXTRA_MOUNTS = """\
-{{- range .Values.extraVolumeMounts }}
-            - {{ toJson . }}
-{{- end }}
-"""
-EXTRA_VOLUMES = """\
-{{- range .Values.extraVolumes }}
-        - {{ toJson . }}
-{{- end }}
-"""
+EXTRA = "{{- range .Values.%s }}\n%s- {{ toJson . }}\n{{- end }}\n"
+EXTRA_ENV = EXTRA % ("extraEnv", " " * 12)
+EXTRA_MOUNTS = EXTRA % ("extraVolumeMounts", " " * 12)
+EXTRA_VOLUMES = EXTRA % ("extraVolumes", " " * 8)
 PERIOD_S = int(manifests.container()["startupProbe"]["periodSeconds"])
 STARTUP = f"\\1 {{{{ div (add .Values.startupSeconds {PERIOD_S - 1}) {PERIOD_S} }}}}"
-ANCHOR = "{{- if .Values.anchorKey.secretName }}\n%s{{- end }}\n"
 NOTIFY_VARIABLES = (
     r"\1- {name: GANG_EXTENDER_NOTIFY_URL, valueFrom: {secretKeyRef: "
     "{name: {{ .Values.notify.secretName }}, key: url}}}\n"
     r"\1\2"
 )
-NOTIFY = "{{- if .Values.notify.secretName }}\n%s{{- end }}\n"
-FIELD = r"^ +%s: .*\n"
 
 
 def _database_url(container: str, key: str) -> str:
@@ -170,6 +156,25 @@ def _database_url(container: str, key: str) -> str:
         "cluster": "\n".join(" " * 12 + line for line in text.split("\n")),
         "key": key,
     }
+
+
+def _resources(values: str) -> Edit:
+    """Return the edit that sets the resources of a container."""
+    resources = f"          resources: {{{{ toJson .Values.{values} }}}}\n"
+    return Edit(r"^          resources:\n(?:            .*\n)+", resources)
+
+
+def _secret(value: str) -> tuple[Edit, Edit]:
+    """Return the edits that mount a Secret, which the source has as comments, where a value names it."""
+    name, condition = value.removesuffix("Key"), f".Values.{value}.secretName"
+    volume = f"        - name: {name}\n          secret: {{secretName: {{{{ {condition} }}}}, "
+    return (
+        Edit(rf"^( +)# (- \{{name: {name}, mountPath: .*\n)", when(condition, r"\1\2")),
+        Edit(
+            rf"^        # - name: {name}\n        #   secret: \{{secretName: gang-extender-[a-z-]+, (.*\n)",
+            when(condition, volume + r"\1"),
+        ),
+    )
 
 
 URL = (
@@ -215,34 +220,18 @@ def _deployment() -> tuple[Edit, ...]:
         Edit(r"^ +- \{name: GANG_EXTENDER_LOG_LEVEL, .*\n", SETTINGS),
         Edit(r"containerPort: 8888, hostPort: 8888", _ports("verbs")),
         Edit(r"containerPort: 8443, hostPort: 8443", _ports("https")),
+        _resources("resources"),
         Edit(
-            r"^          resources:\n(?:            .*\n)+",
-            "          resources: {{ toJson .Values.resources }}\n",
-        ),
-        Edit(r"^( +)# (- \{name: GANG_EXTENDER_ANCHOR_KEY_FILE, .*\n)", ANCHOR % r"\1\2"),
-        Edit(r"^( +)# (- \{name: anchor, mountPath: .*\n)", ANCHOR % r"\1\2"),
-        Edit(
-            r"^        # - name: anchor\n        #   secret: \{secretName: gang-extender-anchor-key, (.*\n)",
-            ANCHOR
-            % (
-                "        - name: anchor\n          secret: {secretName: {{ .Values.anchorKey.secretName }}, "
-                + r"\1"
-            ),
+            r"^( +)# (- \{name: GANG_EXTENDER_ANCHOR_KEY_FILE, .*\n)",
+            when(".Values.anchorKey.secretName", r"\1\2"),
         ),
         Edit(
             r"^( +)# - \{name: GANG_EXTENDER_NOTIFY_URL, .*\n"
             r" +# (- \{name: GANG_EXTENDER_NOTIFY_SECRET_FILE, .*\n)",
-            NOTIFY % NOTIFY_VARIABLES,
+            when(".Values.notify.secretName", NOTIFY_VARIABLES),
         ),
-        Edit(r"^( +)# (- \{name: notify, mountPath: .*\n)", NOTIFY % r"\1\2"),
-        Edit(
-            r"^        # - name: notify\n        #   secret: \{secretName: gang-extender-notify, (.*\n)",
-            NOTIFY
-            % (
-                "        - name: notify\n          secret: {secretName: {{ .Values.notify.secretName }}, "
-                + r"\1"
-            ),
-        ),
+        *_secret("anchorKey"),
+        *_secret("notify"),
         Edit(r"^( +- \{name: tmp, mountPath: /tmp\}\n)", r"\1" + DATABASE_MOUNT + EXTRA_MOUNTS, 2),
         Edit(
             r"^(        - name: tmp\n          emptyDir: .*\n)",
@@ -336,10 +325,7 @@ DASHBOARDS = (
 SECOND_SCHEDULER = (
     Edit(r"^(  replicas:) [0-9]+", r"\1 {{ .Values.secondScheduler.replicas }}"),
     Edit(r"^(          image:) .*$", r"\1 {{ .Values.secondScheduler.image }}"),
-    Edit(
-        r"^          resources:\n(?:            .*\n)+",
-        "          resources: {{ toJson .Values.secondScheduler.resources }}\n",
-    ),
+    _resources("secondScheduler.resources"),
     Edit(
         r"(secretName:) gang-extender-scheduler-client$",
         r"\1 {{ .Values.certificates.schedulerClientSecretName }}",
@@ -395,10 +381,7 @@ REPLAY = (
     Edit(r"--since, 90d,", "--since, {{ .Values.replay.since | quote }},"),
     Edit(URL % "url", _database_url("containers", "urlKey")),
     Edit(r"^( +- \{name: GANG_EXTENDER_DATA_DIR, .*\n)", r"\1" + EXTRA_ENV),
-    Edit(
-        r"^          resources:\n(?:            .*\n)+",
-        "          resources: {{ toJson .Values.replay.resources }}\n",
-    ),
+    _resources("replay.resources"),
     Edit(r"^( +- \{name: tmp, mountPath: /tmp\}\n)", r"\1" + DATABASE_MOUNT + EXTRA_MOUNTS),
     Edit(
         r"^(        - name: tmp\n          emptyDir: .*\n)", r"\1" + DATABASE_VOLUME + EXTRA_VOLUMES

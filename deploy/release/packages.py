@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
-from deploy.release.source import ReleaseError, Source
+from deploy.release.source import Source, run
 
 
 def build(source: Source, folder: Path, into: Path) -> dict[str, bytes]:
@@ -21,14 +20,10 @@ def build(source: Source, folder: Path, into: Path) -> dict[str, bytes]:
     Raises:
         ReleaseError: The build failed.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-d", str(into)],
+    run(
+        *(sys.executable, "-m", "hatchling", "build", "-d", str(into)),
+        name="hatchling build",
         cwd=folder,
         env=os.environ | {"SOURCE_DATE_EPOCH": str(source.time_s)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    if done.returncode != 0:
-        raise ReleaseError(f"hatchling build: {done.stderr.strip()}")
     return {path.name: path.read_bytes() for path in sorted(into.iterdir())}

@@ -20,9 +20,9 @@ import yaml
 from deploy.render import tree_policy_expressions as cel
 from deploy.render.leaf_name_expression import cel_of
 from deploy.render.render_tree_policies import (
-    apply_configuration,
+    PATCH_FIELDS,
     binding,
-    json_patch,
+    patch,
     variable,
 )
 from extender.core.workloads.kind_table import NAME_RULES
@@ -70,7 +70,7 @@ def render(files: Mapping[str, str], rules: Sequence[NameRule] = NAME_RULES) -> 
         '      - apiGroups: [""]\n        apiVersions: [v1]\n        operations: [CREATE]\n        resources: [pods]\n'
         f"  matchConditions:\n{_conditions()}"
         f"  variables:\n{_variables(policies, rules)}"
-        f"  mutations:\n{json_patch(_add_leaf())}"
+        f"  mutations:\n{patch('JSONPatch', _add_leaf())}"
         f"{''.join(map(_guarded, policies))}"
         f"{binding(NAME, LABELS)}"
     )
@@ -90,16 +90,10 @@ def _header(files: Mapping[str, str]) -> str:
 def _policies(content: str) -> list[Policy]:
     """Return the mutating policies for pods."""
     documents = [document for document in yaml.safe_load_all(content) if document]
-    return [
-        document
-        for document in documents
-        if document["kind"] == "MutatingAdmissionPolicy" and _is_for_pods(document)
-    ]
-
-
-def _is_for_pods(policy: Policy) -> bool:
-    rules = policy["spec"]["matchConstraints"]["resourceRules"]
-    return any(rule["resources"] == ["pods"] for rule in rules)
+    mutating = [one for one in documents if one["kind"] == "MutatingAdmissionPolicy"]
+    rules = [one["spec"]["matchConstraints"]["resourceRules"] for one in mutating]
+    pairs = zip(mutating, rules, strict=True)
+    return [policy for policy, of in pairs if any(rule["resources"] == ["pods"] for rule in of)]
 
 
 def _conditions() -> str:
@@ -188,11 +182,10 @@ def _guarded(policy: Policy) -> str:
     (mutation,) = spec["mutations"]
     conditions = [f"({condition['expression']})" for condition in spec.get("matchConditions", ())]
     guard = f"!({' && '.join(conditions)})"
-    if mutation["patchType"] == "ApplyConfiguration":
-        return apply_configuration(
-            f"{guard} ? Object{{}} :\n{mutation['applyConfiguration']['expression']}"
-        )
-    return json_patch(f"{guard} ? [] :\n{mutation['jsonPatch']['expression']}")
+    patch_type = mutation["patchType"]
+    nothing = {"ApplyConfiguration": "Object{}", "JSONPatch": "[]"}[patch_type]
+    expression = mutation[PATCH_FIELDS[patch_type]]["expression"]
+    return patch(patch_type, f"{guard} ? {nothing} :\n{expression}")
 
 
 if __name__ == "__main__":

@@ -56,17 +56,13 @@ def variable(name: str, expression: str) -> str:
     return f"    - name: {name}\n      expression: {block(expression, 8)}"
 
 
-def json_patch(expression: str) -> str:
-    """Return a mutation that is a JSON patch."""
-    return (
-        f"    - patchType: JSONPatch\n      jsonPatch:\n        expression: {block(expression, 10)}"
-    )
+PATCH_FIELDS = {"ApplyConfiguration": "applyConfiguration", "JSONPatch": "jsonPatch"}
 
 
-def apply_configuration(expression: str) -> str:
-    """Return a mutation that merges fields into the object."""
+def patch(patch_type: str, expression: str) -> str:
+    """Return a mutation of one of PATCH_FIELDS."""
     return (
-        "    - patchType: ApplyConfiguration\n      applyConfiguration:\n"
+        f"    - patchType: {patch_type}\n      {PATCH_FIELDS[patch_type]}:\n"
         f"        expression: {block(expression, 10)}"
     )
 
@@ -102,7 +98,7 @@ def _policy(kind: WorkloadKind) -> str:
         "  matchConstraints:\n    resourceRules:\n"
         f"{''.join(_rule(resource) for resource in (*resources, *kind.labels_from))}"
         f"  variables:\n{''.join(variable(*definition) for definition in variables)}"
-        f"  mutations:\n{json_patch(mutation)}"
+        f"  mutations:\n{patch('JSONPatch', mutation)}"
         f"{binding(name, labels)}"
     )
 
@@ -180,13 +176,13 @@ def _stamp_object() -> tuple[list[tuple[str, str]], str]:
     return [*_labels_and_profile(), ("profile", profile), ("source", cel.source())], mutation
 
 
-def _stamp_patch(patch: RuntimePatch) -> tuple[list[tuple[str, str]], str]:
+def _stamp_patch(entries: RuntimePatch) -> tuple[list[tuple[str, str]], str]:
     """Add an entry with the label when the object is created; an update keeps what the object had."""
-    field, mine = f"spec.{patch.field}", f"p, p.{patch.key} == {cel.text(PATCH_MANAGER)}"
+    field, mine = f"spec.{entries.field}", f"p, p.{entries.key} == {cel.text(PATCH_MANAGER)}"
     entry = f"{{{cel.text(TREE_LABEL)}: value}}"
-    for name in reversed(patch.path):
+    for name in reversed(entries.path):
         entry = f"{{{cel.text(name)}: dyn({entry})}}"
-    entry = f"{{{cel.text(patch.key)}: dyn({cel.text(PATCH_MANAGER)}), {entry[1:]}"
+    entry = f"{{{cel.text(entries.key)}: dyn({cel.text(PATCH_MANAGER)}), {entry[1:]}"
     missing = (
         f"variables.patches.exists({mine}) ? []\n"
         f": request.operation == 'UPDATE' ? variables.oldPatches.filter({mine})\n"
@@ -200,7 +196,7 @@ def _stamp_patch(patch: RuntimePatch) -> tuple[list[tuple[str, str]], str]:
         ),
         ("missing", missing),
     ]
-    path = f'"/spec/{patch.field}'
+    path = f'"/spec/{entries.field}'
     mutation = (
         f"(size(variables.missing) > 0 && !has(object.{field})\n"
         f'? [JSONPatch{{op: "add", path: {path}", value: []}}] : [])\n'
