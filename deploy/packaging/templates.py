@@ -250,6 +250,7 @@ def _ports(name: str) -> str:
 
 # --- the other files
 
+OWN_LABELS = "{{ range $name, $value := merge (dict) .Values.%s.labels $.Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}"
 LABELS = r"^(  labels: \{app.kubernetes.io/name: gang-extender)\}$"
 KEPT = """\
 metadata:
@@ -288,7 +289,7 @@ CLUSTER = (
 MONITOR = (
     Edit(
         r"(kind: ServiceMonitor\nmetadata:\n.*\n.*\n)" + LABELS,
-        r"\1\2{{ range $name, $value := merge (dict) .Values.serviceMonitor.labels $.Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}}",
+        rf"\1\2{OWN_LABELS % 'serviceMonitor'}}}",
     ),
     # the account and its Secret, unless one with a token is named
     Edit(
@@ -311,15 +312,12 @@ RULES = (
         r"\1 {{ $.Values.prometheusRules.runbookUrl }}/",
         len(re.findall(RUNBOOK, manifests.alerting_rules())),
     ),
-    Edit(
-        LABELS,
-        r"\1{{ range $name, $value := merge (dict) .Values.prometheusRules.labels $.Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}}",
-    ),
+    Edit(LABELS, rf"\1{OWN_LABELS % 'prometheusRules'}}}"),
 )
 DASHBOARDS = (
     Edit(
         r'^(  labels: \{app.kubernetes.io/name: gang-extender), grafana_dashboard: "1"\}$',
-        r"\1{{ range $name, $value := merge (dict) .Values.dashboards.labels $.Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}}",
+        rf"\1{OWN_LABELS % 'dashboards'}}}",
     ),
 )
 SECOND_SCHEDULER = (
@@ -461,15 +459,11 @@ def templates() -> Iterator[tuple[str, str]]:
         yield name, _headed(source, when(".Values.workloads.enabled", "".join(parts)))
     _, probe = manifests.parts_of("namespace.yaml")
     yield "namespace.yaml", _headed("namespace.yaml", probe)
-    deployment, budget = manifests.parts_of("deployment.yaml")
-    yield (
-        "deployment.yaml",
-        _headed("deployment.yaml", edited(deployment, _deployment(), "deployment.yaml")),
-    )
-    yield (
-        "pod-disruption-budget.yaml",
-        _headed("deployment.yaml", when(".Values.podDisruptionBudget", budget)),
-    )
+    source = "deployment.yaml"
+    deployment, budget = manifests.parts_of(source)
+    yield source, _headed(source, edited(deployment, _deployment(), source))
+    budget = when(".Values.podDisruptionBudget", budget)
+    yield "pod-disruption-budget.yaml", _headed(source, budget)
     yield "scheduler-config.yaml", _headed("scopes", when(CONTROL_PLANE, SCHEDULER_CONFIG))
 
 

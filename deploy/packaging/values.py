@@ -58,7 +58,11 @@ def defaults() -> dict[str, Any]:
         "startupSeconds": probe["periodSeconds"] * probe["failureThreshold"],
         "ingress.annotations": ingress["metadata"]["annotations"],
         "replay.resources": replay["spec"]["template"]["spec"]["containers"][0]["resources"],
-        "settings": {name: _number(variables[f"GANG_EXTENDER_{name.upper()}"]) for name in TUNED},
+        "settings": {
+            name: int(text) if text.isdigit() else text
+            for name in TUNED
+            for text in [variables[f"GANG_EXTENDER_{name.upper()}"]]
+        },
         "database.secretName": reference["name"],
         "database.urlKey": reference["key"],
         "database.migrateUrlKey": migrate["env"][0]["valueFrom"]["secretKeyRef"]["key"],
@@ -78,10 +82,6 @@ def defaults() -> dict[str, Any]:
     }
 
 
-def _number(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
-
-
 def schema() -> dict[str, Any]:
     """Return the JSON Schema, with a default for every value that is no group of others.
 
@@ -90,7 +90,11 @@ def schema() -> dict[str, Any]:
     """
     made = yaml.safe_load(DEFINITION.read_text(encoding="utf-8"))
     given = defaults()
-    _fill(made, "", given)
+    for path, field in _leaves(made, ""):
+        if ("default" in field) == (path in given):
+            raise ValueError(f"{path} needs one default: in {DEFINITION.name} or in defaults()")
+        if path in given:
+            field["default"] = given.pop(path)
     if given:
         raise ValueError(f"no such values: {', '.join(given)}")
     fields = made["properties"]
@@ -115,17 +119,6 @@ def schema() -> dict[str, Any]:
 def _is_group(field: dict[str, Any]) -> bool:
     """Return whether the values in a field are described one by one: the settings have one default together."""
     return "properties" in field and "default" not in field
-
-
-def _fill(node: dict[str, Any], path: str, given: dict[str, Any]) -> None:
-    for name, field in node["properties"].items():
-        where = f"{path}.{name}".lstrip(".")
-        if "properties" in field:
-            _fill(field, where, given)
-        elif ("default" in field) == (where in given):
-            raise ValueError(f"{where} needs one default: in {DEFINITION.name} or in defaults()")
-        elif where in given:
-            field["default"] = given.pop(where)
 
 
 def leaves() -> list[tuple[str, dict[str, Any]]]:

@@ -305,6 +305,7 @@ FROZEN_POLICIES = tuple(
         "preemptionPolicy",
     )
 )
+FROZEN_REFERENCES = (frozen("parentCompositePodGroupName"), frozen("workloadRef"))
 PARENT = Annotated[
     Subdomain, Meta(description="CompositePodGroup in this namespace; unset: this is a root.")
 ]
@@ -318,8 +319,7 @@ class PodGroupSpec(Policies, rename="camel", kw_only=True):
             "!has(self.parentCompositePodGroupName) || has(self.workloadRef)",
             "workloadRef is required with parentCompositePodGroupName",
         ),
-        frozen("parentCompositePodGroupName"),
-        frozen("workloadRef"),
+        *FROZEN_REFERENCES,
         frozen("resourceClaims"),
         *FROZEN_POLICIES,
     )
@@ -333,11 +333,7 @@ class PodGroupSpec(Policies, rename="camel", kw_only=True):
 class CompositePodGroupSpec(Policies, rename="camel", kw_only=True):
     """A group of groups; all but `minGroupCount` and `requiredGroups` is frozen."""
 
-    RULES: ClassVar = (
-        frozen("parentCompositePodGroupName"),
-        frozen("workloadRef"),
-        *FROZEN_POLICIES,
-    )
+    RULES: ClassVar = (*FROZEN_REFERENCES, *FROZEN_POLICIES)
     parent_composite_pod_group_name: PARENT = OPTIONAL
     workload_ref: WorkloadReference
     scheduling_policy: CompositePolicy

@@ -22,8 +22,9 @@ from deploy.render.leaf_name_expression import cel_of
 from deploy.render.render_tree_policies import (
     PATCH_FIELDS,
     binding,
+    document,
     patch,
-    variable,
+    section,
 )
 from extender.core.workloads.kind_table import NAME_RULES
 from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME
@@ -56,24 +57,20 @@ def render(files: Mapping[str, str], rules: Sequence[NameRule] = NAME_RULES) -> 
         ValueError: Two policies have different variables of one name.
     """
     policies = [policy for content in files.values() for policy in _policies(content)]
-    return (
-        f"{_header(files)}"
-        "apiVersion: admissionregistration.k8s.io/v1\n"
-        "kind: MutatingAdmissionPolicy\n"
-        f"metadata:\n  name: {NAME}\n  labels: {LABELS}\n"
-        "spec:\n"
+    spec = (
         "  # A pod without its leaf would be scheduled alone.\n"
         "  failurePolicy: Fail\n"
         "  # The webhook of a controller may add the label that a name rule needs; a leaf never changes.\n"
         "  reinvocationPolicy: IfNeeded\n"
         "  matchConstraints:\n    resourceRules:\n"
         '      - apiGroups: [""]\n        apiVersions: [v1]\n        operations: [CREATE]\n        resources: [pods]\n'
-        f"  matchConditions:\n{_conditions()}"
-        f"  variables:\n{_variables(policies, rules)}"
+        f"{section('matchConditions', _conditions().items())}"
+        f"{section('variables', _variables(policies, rules).items())}"
         f"  mutations:\n{patch('JSONPatch', _add_leaf())}"
         f"{''.join(map(_guarded, policies))}"
-        f"{binding(NAME, LABELS)}"
     )
+    policy = document("MutatingAdmissionPolicy", NAME, LABELS, spec, _header(files))
+    return policy.removeprefix("---\n") + binding(NAME, LABELS)
 
 
 def _header(files: Mapping[str, str]) -> str:
@@ -96,19 +93,18 @@ def _policies(content: str) -> list[Policy]:
     return [policy for policy, of in pairs if any(rule["resources"] == ["pods"] for rule in of)]
 
 
-def _conditions() -> str:
+def _conditions() -> dict[str, str]:
     key = cel.text(TREE_LABEL)
-    conditions = {
+    return {
         "has-a-profile": f"has(object.metadata.labels) && ({key} in object.metadata.labels\n"
         f"? object.metadata.labels[{key}] != {cel.text(OFF)}\n"
         f": {cel.texts((NAME_LABEL, TOTAL_LABEL))}.all(key, key in object.metadata.labels))",
         "not-of-another-scheduler": f"!{cel.has_other_scheduler('object')}",
         "not-bound": "!has(object.spec.nodeName) || object.spec.nodeName == ''",
     }
-    return "".join(variable(name, expression) for name, expression in conditions.items())
 
 
-def _variables(policies: Sequence[Policy], rules: Sequence[NameRule]) -> str:
+def _variables(policies: Sequence[Policy], rules: Sequence[NameRule]) -> dict[str, str]:
     variables: dict[str, str] = {
         "labels": "has(object.metadata.labels) ? object.metadata.labels : {}"
     }
@@ -127,7 +123,7 @@ def _variables(policies: Sequence[Policy], rules: Sequence[NameRule]) -> str:
         f"? ''\n: !({cel.text(TREE_LABEL)} in variables.labels)\n"
         f"? {cel_of(PLAIN_PODS.name_rules)}\n: {cel_of((*rules, KUEUE_RULE))}"
     )
-    return "".join(variable(name, expression) for name, expression in variables.items())
+    return variables
 
 
 def _unasked() -> str:
