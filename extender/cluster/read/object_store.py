@@ -158,10 +158,11 @@ class ObjectStore:
         self._set(api_object, present=False)
 
     def _set(self, api_object: api.Readable, *, present: bool) -> None:
+        if isinstance(api_object, api.Pod):
+            self._set_pod(api_object, present=present)
+            return
         name, view = api_object.key, self.view
         match api_object:
-            case api.Pod():
-                self._set_pod(api_object, present=present)
             case api.Node():
                 self.view = (
                     views.with_node(view, node_of(api_object))
