@@ -11,14 +11,13 @@ the second time. A test compares the files with the output.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from deploy.render import tree_policy_expressions as cel
-from deploy.render.leaf_name_expression import cel_of
 from deploy.render.render_tree_policies import (
     PATCH_FIELDS,
     binding,
@@ -36,7 +35,7 @@ from extender.core.workloads.kinds.plain_pods_kind import (
     PLAIN_PODS,
     TOTAL_LABEL,
 )
-from extender.core.workloads.name_rules import NameRule
+from extender.core.workloads.name_rules import NAME_MAX, LabelCondition, NameRule, Piece
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
 from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS, OFF, TREE_LABEL
 
@@ -182,6 +181,59 @@ def _guarded(policy: Policy) -> str:
     nothing = {"ApplyConfiguration": "Object{}", "JSONPatch": "[]"}[patch_type]
     expression = mutation[PATCH_FIELDS[patch_type]]["expression"]
     return patch(patch_type, f"{guard} ? {nothing} :\n{expression}")
+
+
+# --- the rules of the names of leaves as CEL
+
+
+def cel_of(rules: Iterable[NameRule], labels: str = "variables.labels") -> str:
+    """Return the CEL expression of the leaf's name; an empty string where no rule applies.
+
+    It is a list of what each rule gives and not one condition inside of another: kube-apiserver refuses expressions with more
+    than 32 levels.
+
+    Args:
+        rules: The first one that applies counts.
+        labels: The CEL expression of the labels of the pod, a map.
+    """
+    names = []
+    for rule in rules:
+        conditions = [_cel_condition(labels, condition) for condition in rule.when]
+        conditions += [f"{cel.text(key)} in {labels}" for key in rule.label_keys]
+        name = _cel_name(_cel_piece(labels, rule.head), [_cel_piece(labels, p) for p in rule.rest])
+        names.append(f"({' && '.join(conditions)})\n? {name} : ''")
+    joined = ",\n".join(names)
+    return f"([{joined}].filter(leaf, leaf != '') + [''])[0]"
+
+
+def _cel_condition(labels: str, condition: LabelCondition) -> str:
+    key = cel.text(condition.key)
+    expression = f"{key} in {labels}"
+    if condition.value is not None:
+        expression = f"{expression} && {labels}[{key}] == {cel.text(condition.value)}"
+    return f"!({expression})" if condition.absent else f"({expression})"
+
+
+def _cel_piece(labels: str, piece: Piece) -> str:
+    if isinstance(piece, str):
+        return cel.text(piece)
+    value = f"{labels}[{cel.text(piece.key)}]"
+    if piece.ordinal:
+        dash = f"{value}.lastIndexOf('-')"
+        return f"({dash} > 0 ? {value}.substring(0, {dash}) : {value})"
+    if piece.first:
+        value = f"(size({value}) > {piece.first} ? {value}.substring(0, {piece.first}) : {value})"
+    return value
+
+
+def _cel_name(head: str, rest: list[str]) -> str:
+    """Return the CEL form of `joined_name`; head and rest are joined in a list so that each is written once."""
+    pair = f"[({head}).replace('.', '-'), ({' + '.join(rest) if rest else cel.text('')}).replace('.', '-')]"
+    return (
+        f"[{pair}].map(n, size(n[0]) + size(n[1]) <= {NAME_MAX} ? n[0] + n[1]"
+        f" : size(n[1]) < {NAME_MAX} ? n[0].substring(0, {NAME_MAX} - size(n[1])) + n[1]"
+        f" : 'x' + n[1].substring(size(n[1]) - {NAME_MAX - 1}))[0]"
+    )
 
 
 if __name__ == "__main__":
