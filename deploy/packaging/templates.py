@@ -59,9 +59,9 @@ def _escaped(new: str) -> str:
     return re.sub(r"\\(?![12])", r"\\\\", new)
 
 
-def when(condition: str, text: str) -> str:
-    """Return text that is rendered under a condition."""
-    return f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"
+def when(condition: str, text: str, action: str = "if") -> str:
+    """Return text that is rendered under a condition, with its value (`with`), or for each of its items (`range`)."""
+    return f"{{{{- {action} {condition} }}}}\n{text}{{{{- end }}}}\n"
 
 
 # --- the Deployment
@@ -75,38 +75,32 @@ DATABASE_URL = """\
                 secretKeyRef: {name: {{ .Values.database.secretName }}, key: {{ .Values.database.%(key)s }}}
 {{- end }}
 """
-DATABASE_MOUNT = """\
-{{- if or (eq .Values.database.source "cloudnative-pg") .Values.database.caSecretName }}
-            - {name: database, mountPath: /etc/gang-extender/database, readOnly: true}
-{{- end }}
-"""
-DATABASE_VOLUME = """\
-{{- if or (eq .Values.database.source "cloudnative-pg") .Values.database.caSecretName }}
-        - name: database
-          secret: {secretName: {{ if eq .Values.database.source "cloudnative-pg" }}gang-extender-database-ca{{ else }}{{ .Values.database.caSecretName }}{{ end }}, defaultMode: 0440, items: [{key: ca.crt, path: ca.crt}]}
-{{- end }}
-"""
+HAS_DATABASE_CA = f"or ({CLOUDNATIVE}) .Values.database.caSecretName"
+DATABASE_MOUNT = when(
+    HAS_DATABASE_CA,
+    "            - {name: database, mountPath: /etc/gang-extender/database, readOnly: true}\n",
+)
+DATABASE_VOLUME = when(
+    HAS_DATABASE_CA,
+    '        - name: database\n          secret: {secretName: {{ if eq .Values.database.source "cloudnative-pg" }}'
+    "gang-extender-database-ca{{ else }}{{ .Values.database.caSecretName }}{{ end }}, "
+    "defaultMode: 0440, items: [{key: ca.crt, path: ca.crt}]}\n",
+)
 SETTINGS = """\
 {{- range $name, $value := .Values.settings }}
             - {name: GANG_EXTENDER_{{ upper $name }}, value: {{ if kindIs "string" $value }}{{ quote $value }}{{ else }}{{ toJson $value | quote }}{{ end }}}
 {{- end }}
 """
-TOLERATIONS = """\
-{{- with .Values.nodeSelector }}
-      nodeSelector: {{ toJson . }}
-{{- else }}
-{{- if eq .Values.scheduler.form "control-plane" }}
-\\1
-{{- end }}
-{{- end }}
-{{- with .Values.tolerations }}
-      tolerations: {{ toJson . }}
-{{- else }}
-{{- if eq .Values.scheduler.form "control-plane" }}
-\\2
-{{- end }}
-{{- end }}
-"""
+
+
+def _placed(field: str, default: str) -> str:
+    """Return a field of the pod with a value, else as the source has it on the control plane."""
+    own = when(CONTROL_PLANE, f"{default}\n")
+    text = f"      {field}: {{{{ toJson . }}}}\n{{{{- else }}}}\n{own}"
+    return when(f".Values.{field}", text, "with")
+
+
+TOLERATIONS = _placed("nodeSelector", r"\1") + _placed("tolerations", r"\2")
 POD_METADATA = """\
     metadata:
       labels: {app.kubernetes.io/name: gang-extender{{ range $name, $value := merge (dict) .Values.podLabels .Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}}
@@ -124,19 +118,18 @@ POD_METADATA = """\
 {{- end }}
 {{- end }}
 """
-SPREAD = """\
-{{- with .Values.topologySpreadConstraints }}
-      topologySpreadConstraints: {{ toJson . }}
-{{- end }}
-"""
+SPREAD = when(
+    ".Values.topologySpreadConstraints",
+    "      topologySpreadConstraints: {{ toJson . }}\n",
+    "with",
+)
 IMAGE = """\
           image: {{ include "gang-extender.image" . }}
           imagePullPolicy: {{ .Values.image.pullPolicy }}
 """
-EXTRA = "{{- range .Values.%s }}\n%s- {{ toJson . }}\n{{- end }}\n"
-EXTRA_ENV = EXTRA % ("extraEnv", " " * 12)
-EXTRA_MOUNTS = EXTRA % ("extraVolumeMounts", " " * 12)
-EXTRA_VOLUMES = EXTRA % ("extraVolumes", " " * 8)
+EXTRA_ENV = when(".Values.extraEnv", "            - {{ toJson . }}\n", "range")
+EXTRA_MOUNTS = when(".Values.extraVolumeMounts", "            - {{ toJson . }}\n", "range")
+EXTRA_VOLUMES = when(".Values.extraVolumes", "        - {{ toJson . }}\n", "range")
 PERIOD_S = int(manifests.container()["startupProbe"]["periodSeconds"])
 STARTUP = f"\\1 {{{{ div (add .Values.startupSeconds {PERIOD_S - 1}) {PERIOD_S} }}}}"
 NOTIFY_VARIABLES = (
@@ -343,15 +336,15 @@ SERVICE = (
 ACCOUNT = (
     Edit(
         r"(kind: ServiceAccount\nmetadata:\n.*\n.*\n.*\n)",
-        r"\1{{- with .Values.serviceAccount.annotations }}"
-        + "\n  annotations: {{ toJson . }}\n{{- end }}\n",
+        r"\1"
+        + when(".Values.serviceAccount.annotations", "  annotations: {{ toJson . }}\n", "with"),
     ),
 )
 INGRESS = (
     Edit(r"^  annotations: .*$", "  annotations: {{ toJson .Values.ingress.annotations }}"),
     Edit(
         r"^  ingressClassName: .*\n",
-        "{{- with .Values.ingress.className }}\n  ingressClassName: {{ . }}\n{{- end }}\n",
+        when(".Values.ingress.className", "  ingressClassName: {{ . }}\n", "with"),
     ),
     Edit(
         r"^  tls:\n    - \{hosts: \[.*\], secretName: .*\}\n",
