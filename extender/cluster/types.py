@@ -506,9 +506,12 @@ class TemplateRef(Whole, frozen=True, kw_only=True):
     workload: OldTemplateRef | None = None
 
 
-class Policies(Whole, frozen=True, kw_only=True):
-    """The fields that groups and templates of groups share."""
+class GroupSpec(Whole, frozen=True, kw_only=True):
+    """The spec of a group: its parent and its policies."""
 
+    parent_composite_pod_group_name: str = ""
+    workload_ref: WorkloadRef | None = None
+    pod_group_template_ref: TemplateRef | None = None
     scheduling_policy: SchedulingPolicy | None = None
     scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
     disruption_mode: DisruptionMode | str | None = None
@@ -516,14 +519,6 @@ class Policies(Whole, frozen=True, kw_only=True):
     priority: Priority | None = None
     preemption_policy: str = ""
     resource_claims: tuple[ClaimReference, ...] = ()
-
-
-class GroupSpec(Policies, frozen=True, kw_only=True):
-    """The spec of a group: its parent and its policies."""
-
-    parent_composite_pod_group_name: str = ""
-    workload_ref: WorkloadRef | None = None
-    pod_group_template_ref: TemplateRef | None = None
 
 
 class GroupStatus(Part, frozen=True, kw_only=True):
@@ -540,10 +535,17 @@ class CompositePodGroup(KubernetesObject, Whole, frozen=True, kw_only=True):
     status: GroupStatus = GroupStatus()
 
 
-class Template(Policies, frozen=True, kw_only=True):
+class Template(Whole, frozen=True, kw_only=True):
     """A template of a group; with child templates it is a composite."""
 
     name: str = ""
+    scheduling_policy: SchedulingPolicy | None = None
+    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
+    disruption_mode: DisruptionMode | str | None = None
+    priority_class_name: str = ""
+    priority: Priority | None = None
+    preemption_policy: str = ""
+    resource_claims: tuple[ClaimReference, ...] = ()
     pod_group_templates: tuple[Template, ...] = ()
     composite_pod_group_templates: tuple[Template, ...] = ()
 
