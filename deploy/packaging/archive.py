@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import tarfile
 from pathlib import Path
 
 from deploy.packaging import manifests
 from deploy.packaging.written import CHART
+from deploy.release import archives
 
 # Where the chart names the image: the text, and the same in a registry.
 NAMING_IMAGE = {
@@ -29,22 +27,16 @@ def packed(registry: str = "", digest: str = "") -> bytes:
         registry: Registry of the image, as the default of its value; empty: none.
         digest: Digest of the image there.
     """
-    inner = io.BytesIO()
-    with tarfile.open(fileobj=inner, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for file in sorted(path for path in CHART.rglob("*") if path.is_file()):
-            name = file.relative_to(CHART)
-            if name.parts[0] == "ci" or name.parts[0].startswith("."):
-                continue
-            content = file.read_bytes()
-            if registry and name.as_posix() in NAMING_IMAGE:
-                content = _named(content.decode(), name.as_posix(), registry, digest).encode()
-            entry = tarfile.TarInfo(f"{manifests.NAME}/{name.as_posix()}")
-            entry.size, entry.mode = len(content), 0o644
-            archive.addfile(entry, io.BytesIO(content))
-    outer = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", fileobj=outer, mtime=0) as compressed:
-        compressed.write(inner.getvalue())
-    return outer.getvalue()
+    files = {}
+    for file in (path for path in CHART.rglob("*") if path.is_file()):
+        name = file.relative_to(CHART).as_posix()
+        if name.startswith(("ci/", ".")):
+            continue
+        content = file.read_bytes()
+        if registry and name in NAMING_IMAGE:
+            content = _named(content.decode(), name, registry, digest).encode()
+        files[f"{manifests.NAME}/{name}"] = content
+    return archives.compressed(archives.packed(files, time_s=0))
 
 
 def _named(text: str, file: str, registry: str, digest: str) -> str:

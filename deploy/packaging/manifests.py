@@ -56,17 +56,13 @@ def documents_of(name: str) -> list[dict[str, Any]]:
 
 def deployment() -> dict[str, Any]:
     """Return the Deployment of the extender."""
-    found: dict[str, Any] = next(
-        d for d in documents_of("deployment.yaml") if d["kind"] == "Deployment"
-    )
-    return found
+    return next(d for d in documents_of("deployment.yaml") if d["kind"] == "Deployment")
 
 
 def container() -> dict[str, Any]:
     """Return the container of the extender."""
-    (found,) = deployment()["spec"]["template"]["spec"]["containers"]
-    made: dict[str, Any] = found
-    return made
+    (only,) = deployment()["spec"]["template"]["spec"]["containers"]
+    return only
 
 
 def variables() -> dict[str, str]:

@@ -59,9 +59,9 @@ def _escaped(new: str) -> str:
     return re.sub(r"\\(?![12])", r"\\\\", new)
 
 
-def when(condition: str, text: str) -> str:
-    """Return text that is rendered under a condition."""
-    return f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"
+def when(condition: str, text: str, action: str = "if") -> str:
+    """Return text that is rendered under a condition, with its value (`with`), or for each of its items (`range`)."""
+    return f"{{{{- {action} {condition} }}}}\n{text}{{{{- end }}}}\n"
 
 
 # --- the Deployment
@@ -75,38 +75,32 @@ DATABASE_URL = """\
                 secretKeyRef: {name: {{ .Values.database.secretName }}, key: {{ .Values.database.%(key)s }}}
 {{- end }}
 """
-DATABASE_MOUNT = """\
-{{- if or (eq .Values.database.source "cloudnative-pg") .Values.database.caSecretName }}
-            - {name: database, mountPath: /etc/gang-extender/database, readOnly: true}
-{{- end }}
-"""
-DATABASE_VOLUME = """\
-{{- if or (eq .Values.database.source "cloudnative-pg") .Values.database.caSecretName }}
-        - name: database
-          secret: {secretName: {{ if eq .Values.database.source "cloudnative-pg" }}gang-extender-database-ca{{ else }}{{ .Values.database.caSecretName }}{{ end }}, defaultMode: 0440, items: [{key: ca.crt, path: ca.crt}]}
-{{- end }}
-"""
+HAS_DATABASE_CA = f"or ({CLOUDNATIVE}) .Values.database.caSecretName"
+DATABASE_MOUNT = when(
+    HAS_DATABASE_CA,
+    "            - {name: database, mountPath: /etc/gang-extender/database, readOnly: true}\n",
+)
+DATABASE_VOLUME = when(
+    HAS_DATABASE_CA,
+    '        - name: database\n          secret: {secretName: {{ if eq .Values.database.source "cloudnative-pg" }}'
+    "gang-extender-database-ca{{ else }}{{ .Values.database.caSecretName }}{{ end }}, "
+    "defaultMode: 0440, items: [{key: ca.crt, path: ca.crt}]}\n",
+)
 SETTINGS = """\
 {{- range $name, $value := .Values.settings }}
             - {name: GANG_EXTENDER_{{ upper $name }}, value: {{ if kindIs "string" $value }}{{ quote $value }}{{ else }}{{ toJson $value | quote }}{{ end }}}
 {{- end }}
 """
-TOLERATIONS = """\
-{{- with .Values.nodeSelector }}
-      nodeSelector: {{ toJson . }}
-{{- else }}
-{{- if eq .Values.scheduler.form "control-plane" }}
-\\1
-{{- end }}
-{{- end }}
-{{- with .Values.tolerations }}
-      tolerations: {{ toJson . }}
-{{- else }}
-{{- if eq .Values.scheduler.form "control-plane" }}
-\\2
-{{- end }}
-{{- end }}
-"""
+
+
+def _placed(field: str, default: str) -> str:
+    """Return a field of the pod with a value, else as the source has it on the control plane."""
+    own = when(CONTROL_PLANE, f"{default}\n")
+    text = f"      {field}: {{{{ toJson . }}}}\n{{{{- else }}}}\n{own}"
+    return when(f".Values.{field}", text, "with")
+
+
+TOLERATIONS = _placed("nodeSelector", r"\1") + _placed("tolerations", r"\2")
 POD_METADATA = """\
     metadata:
       labels: {app.kubernetes.io/name: gang-extender{{ range $name, $value := merge (dict) .Values.podLabels .Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}}
@@ -124,40 +118,25 @@ POD_METADATA = """\
 {{- end }}
 {{- end }}
 """
-SPREAD = """\
-{{- with .Values.topologySpreadConstraints }}
-      topologySpreadConstraints: {{ toJson . }}
-{{- end }}
-"""
+SPREAD = when(
+    ".Values.topologySpreadConstraints",
+    "      topologySpreadConstraints: {{ toJson . }}\n",
+    "with",
+)
 IMAGE = """\
           image: {{ include "gang-extender.image" . }}
           imagePullPolicy: {{ .Values.image.pullPolicy }}
 """
-EXTRA_ENV = """\
-{{- range .Values.extraEnv }}
-            - {{ toJson . }}
-{{- end }}
-"""
-EXTRA_MOUNTS = """\
-{{- range .Values.extraVolumeMounts }}
-            - {{ toJson . }}
-{{- end }}
-"""
-EXTRA_VOLUMES = """\
-{{- range .Values.extraVolumes }}
-        - {{ toJson . }}
-{{- end }}
-"""
+EXTRA_ENV = when(".Values.extraEnv", "            - {{ toJson . }}\n", "range")
+EXTRA_MOUNTS = when(".Values.extraVolumeMounts", "            - {{ toJson . }}\n", "range")
+EXTRA_VOLUMES = when(".Values.extraVolumes", "        - {{ toJson . }}\n", "range")
 PERIOD_S = int(manifests.container()["startupProbe"]["periodSeconds"])
 STARTUP = f"\\1 {{{{ div (add .Values.startupSeconds {PERIOD_S - 1}) {PERIOD_S} }}}}"
-ANCHOR = "{{- if .Values.anchorKey.secretName }}\n%s{{- end }}\n"
 NOTIFY_VARIABLES = (
     r"\1- {name: GANG_EXTENDER_NOTIFY_URL, valueFrom: {secretKeyRef: "
     "{name: {{ .Values.notify.secretName }}, key: url}}}\n"
     r"\1\2"
 )
-NOTIFY = "{{- if .Values.notify.secretName }}\n%s{{- end }}\n"
-FIELD = r"^ +%s: .*\n"
 
 
 def _database_url(container: str, key: str) -> str:
@@ -170,6 +149,25 @@ def _database_url(container: str, key: str) -> str:
         "cluster": "\n".join(" " * 12 + line for line in text.split("\n")),
         "key": key,
     }
+
+
+def _resources(values: str) -> Edit:
+    """Return the edit that sets the resources of a container."""
+    resources = f"          resources: {{{{ toJson .Values.{values} }}}}\n"
+    return Edit(r"^          resources:\n(?:            .*\n)+", resources)
+
+
+def _secret(value: str) -> tuple[Edit, Edit]:
+    """Return the edits that mount a Secret, which the source has as comments, where a value names it."""
+    name, condition = value.removesuffix("Key"), f".Values.{value}.secretName"
+    volume = f"        - name: {name}\n          secret: {{secretName: {{{{ {condition} }}}}, "
+    return (
+        Edit(rf"^( +)# (- \{{name: {name}, mountPath: .*\n)", when(condition, r"\1\2")),
+        Edit(
+            rf"^        # - name: {name}\n        #   secret: \{{secretName: gang-extender-[a-z-]+, (.*\n)",
+            when(condition, volume + r"\1"),
+        ),
+    )
 
 
 URL = (
@@ -215,34 +213,18 @@ def _deployment() -> tuple[Edit, ...]:
         Edit(r"^ +- \{name: GANG_EXTENDER_LOG_LEVEL, .*\n", SETTINGS),
         Edit(r"containerPort: 8888, hostPort: 8888", _ports("verbs")),
         Edit(r"containerPort: 8443, hostPort: 8443", _ports("https")),
+        _resources("resources"),
         Edit(
-            r"^          resources:\n(?:            .*\n)+",
-            "          resources: {{ toJson .Values.resources }}\n",
-        ),
-        Edit(r"^( +)# (- \{name: GANG_EXTENDER_ANCHOR_KEY_FILE, .*\n)", ANCHOR % r"\1\2"),
-        Edit(r"^( +)# (- \{name: anchor, mountPath: .*\n)", ANCHOR % r"\1\2"),
-        Edit(
-            r"^        # - name: anchor\n        #   secret: \{secretName: gang-extender-anchor-key, (.*\n)",
-            ANCHOR
-            % (
-                "        - name: anchor\n          secret: {secretName: {{ .Values.anchorKey.secretName }}, "
-                + r"\1"
-            ),
+            r"^( +)# (- \{name: GANG_EXTENDER_ANCHOR_KEY_FILE, .*\n)",
+            when(".Values.anchorKey.secretName", r"\1\2"),
         ),
         Edit(
             r"^( +)# - \{name: GANG_EXTENDER_NOTIFY_URL, .*\n"
             r" +# (- \{name: GANG_EXTENDER_NOTIFY_SECRET_FILE, .*\n)",
-            NOTIFY % NOTIFY_VARIABLES,
+            when(".Values.notify.secretName", NOTIFY_VARIABLES),
         ),
-        Edit(r"^( +)# (- \{name: notify, mountPath: .*\n)", NOTIFY % r"\1\2"),
-        Edit(
-            r"^        # - name: notify\n        #   secret: \{secretName: gang-extender-notify, (.*\n)",
-            NOTIFY
-            % (
-                "        - name: notify\n          secret: {secretName: {{ .Values.notify.secretName }}, "
-                + r"\1"
-            ),
-        ),
+        *_secret("anchorKey"),
+        *_secret("notify"),
         Edit(r"^( +- \{name: tmp, mountPath: /tmp\}\n)", r"\1" + DATABASE_MOUNT + EXTRA_MOUNTS, 2),
         Edit(
             r"^(        - name: tmp\n          emptyDir: .*\n)",
@@ -261,6 +243,7 @@ def _ports(name: str) -> str:
 
 # --- the other files
 
+OWN_LABELS = "{{ range $name, $value := merge (dict) .Values.%s.labels $.Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}"
 LABELS = r"^(  labels: \{app.kubernetes.io/name: gang-extender)\}$"
 KEPT = """\
 metadata:
@@ -299,7 +282,7 @@ CLUSTER = (
 MONITOR = (
     Edit(
         r"(kind: ServiceMonitor\nmetadata:\n.*\n.*\n)" + LABELS,
-        r"\1\2{{ range $name, $value := merge (dict) .Values.serviceMonitor.labels $.Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}}",
+        rf"\1\2{OWN_LABELS % 'serviceMonitor'}}}",
     ),
     # the account and its Secret, unless one with a token is named
     Edit(
@@ -322,24 +305,18 @@ RULES = (
         r"\1 {{ $.Values.prometheusRules.runbookUrl }}/",
         len(re.findall(RUNBOOK, manifests.alerting_rules())),
     ),
-    Edit(
-        LABELS,
-        r"\1{{ range $name, $value := merge (dict) .Values.prometheusRules.labels $.Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}}",
-    ),
+    Edit(LABELS, rf"\1{OWN_LABELS % 'prometheusRules'}}}"),
 )
 DASHBOARDS = (
     Edit(
         r'^(  labels: \{app.kubernetes.io/name: gang-extender), grafana_dashboard: "1"\}$',
-        r"\1{{ range $name, $value := merge (dict) .Values.dashboards.labels $.Values.commonLabels }}, {{ $name }}: {{ $value | quote }}{{ end }}}",
+        rf"\1{OWN_LABELS % 'dashboards'}}}",
     ),
 )
 SECOND_SCHEDULER = (
     Edit(r"^(  replicas:) [0-9]+", r"\1 {{ .Values.secondScheduler.replicas }}"),
     Edit(r"^(          image:) .*$", r"\1 {{ .Values.secondScheduler.image }}"),
-    Edit(
-        r"^          resources:\n(?:            .*\n)+",
-        "          resources: {{ toJson .Values.secondScheduler.resources }}\n",
-    ),
+    _resources("secondScheduler.resources"),
     Edit(
         r"(secretName:) gang-extender-scheduler-client$",
         r"\1 {{ .Values.certificates.schedulerClientSecretName }}",
@@ -359,15 +336,15 @@ SERVICE = (
 ACCOUNT = (
     Edit(
         r"(kind: ServiceAccount\nmetadata:\n.*\n.*\n.*\n)",
-        r"\1{{- with .Values.serviceAccount.annotations }}"
-        + "\n  annotations: {{ toJson . }}\n{{- end }}\n",
+        r"\1"
+        + when(".Values.serviceAccount.annotations", "  annotations: {{ toJson . }}\n", "with"),
     ),
 )
 INGRESS = (
     Edit(r"^  annotations: .*$", "  annotations: {{ toJson .Values.ingress.annotations }}"),
     Edit(
         r"^  ingressClassName: .*\n",
-        "{{- with .Values.ingress.className }}\n  ingressClassName: {{ . }}\n{{- end }}\n",
+        when(".Values.ingress.className", "  ingressClassName: {{ . }}\n", "with"),
     ),
     Edit(
         r"^  tls:\n    - \{hosts: \[.*\], secretName: .*\}\n",
@@ -395,10 +372,7 @@ REPLAY = (
     Edit(r"--since, 90d,", "--since, {{ .Values.replay.since | quote }},"),
     Edit(URL % "url", _database_url("containers", "urlKey")),
     Edit(r"^( +- \{name: GANG_EXTENDER_DATA_DIR, .*\n)", r"\1" + EXTRA_ENV),
-    Edit(
-        r"^          resources:\n(?:            .*\n)+",
-        "          resources: {{ toJson .Values.replay.resources }}\n",
-    ),
+    _resources("replay.resources"),
     Edit(r"^( +- \{name: tmp, mountPath: /tmp\}\n)", r"\1" + DATABASE_MOUNT + EXTRA_MOUNTS),
     Edit(
         r"^(        - name: tmp\n          emptyDir: .*\n)", r"\1" + DATABASE_VOLUME + EXTRA_VOLUMES
@@ -478,15 +452,11 @@ def templates() -> Iterator[tuple[str, str]]:
         yield name, _headed(source, when(".Values.workloads.enabled", "".join(parts)))
     _, probe = manifests.parts_of("namespace.yaml")
     yield "namespace.yaml", _headed("namespace.yaml", probe)
-    deployment, budget = manifests.parts_of("deployment.yaml")
-    yield (
-        "deployment.yaml",
-        _headed("deployment.yaml", edited(deployment, _deployment(), "deployment.yaml")),
-    )
-    yield (
-        "pod-disruption-budget.yaml",
-        _headed("deployment.yaml", when(".Values.podDisruptionBudget", budget)),
-    )
+    source = "deployment.yaml"
+    deployment, budget = manifests.parts_of(source)
+    yield source, _headed(source, edited(deployment, _deployment(), source))
+    budget = when(".Values.podDisruptionBudget", budget)
+    yield "pod-disruption-budget.yaml", _headed(source, budget)
     yield "scheduler-config.yaml", _headed("scopes", when(CONTROL_PLANE, SCHEDULER_CONFIG))
 
 

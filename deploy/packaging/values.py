@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,11 @@ def defaults() -> dict[str, Any]:
         "startupSeconds": probe["periodSeconds"] * probe["failureThreshold"],
         "ingress.annotations": ingress["metadata"]["annotations"],
         "replay.resources": replay["spec"]["template"]["spec"]["containers"][0]["resources"],
-        "settings": {name: _number(variables[f"GANG_EXTENDER_{name.upper()}"]) for name in TUNED},
+        "settings": {
+            name: int(text) if text.isdigit() else text
+            for name in TUNED
+            for text in [variables[f"GANG_EXTENDER_{name.upper()}"]]
+        },
         "database.secretName": reference["name"],
         "database.urlKey": reference["key"],
         "database.migrateUrlKey": migrate["env"][0]["valueFrom"]["secretKeyRef"]["key"],
@@ -76,10 +82,6 @@ def defaults() -> dict[str, Any]:
     }
 
 
-def _number(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
-
-
 def schema() -> dict[str, Any]:
     """Return the JSON Schema, with a default for every value that is no group of others.
 
@@ -88,7 +90,11 @@ def schema() -> dict[str, Any]:
     """
     made = yaml.safe_load(DEFINITION.read_text(encoding="utf-8"))
     given = defaults()
-    _fill(made, "", given)
+    for path, field in _leaves(made, ""):
+        if ("default" in field) == (path in given):
+            raise ValueError(f"{path} needs one default: in {DEFINITION.name} or in defaults()")
+        if path in given:
+            field["default"] = given.pop(path)
     if given:
         raise ValueError(f"no such values: {', '.join(given)}")
     fields = made["properties"]
@@ -115,28 +121,17 @@ def _is_group(field: dict[str, Any]) -> bool:
     return "properties" in field and "default" not in field
 
 
-def _fill(node: dict[str, Any], path: str, given: dict[str, Any]) -> None:
-    for name, field in node["properties"].items():
-        where = f"{path}.{name}".lstrip(".")
-        if "properties" in field:
-            _fill(field, where, given)
-        elif ("default" in field) == (where in given):
-            raise ValueError(f"{where} needs one default: in {DEFINITION.name} or in defaults()")
-        elif where in given:
-            field["default"] = given.pop(where)
-
-
 def leaves() -> list[tuple[str, dict[str, Any]]]:
     """Return path and schema of each value that is no group of others, in the order of the file."""
+    return [(path, field) for path, field in _leaves(schema(), "") if path != "global"]
 
-    def walk(node: dict[str, Any], path: str) -> list[tuple[str, dict[str, Any]]]:
-        found = []
-        for name, field in node["properties"].items():
-            where = f"{path}.{name}".lstrip(".")
-            found += walk(field, where) if _is_group(field) else [(where, field)]
-        return found
 
-    return [(path, field) for path, field in walk(schema(), "") if path != "global"]
+def _leaves(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, field in node["properties"].items():
+        if _is_group(field):
+            yield from _leaves(field, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", field
 
 
 def values() -> dict[str, Any]:
@@ -168,9 +163,15 @@ def _write(node: dict[str, Any], depth: int, lines: list[str]) -> None:
             continue
         if depth == 0:
             lines.append("")
-        lines += [
-            f"{indent}# {line}" for line in _wrapped(field["description"], WIDTH - len(indent))
-        ]
+        description = " ".join(field["description"].split())
+        lines += textwrap.wrap(
+            description,
+            WIDTH + 2,
+            initial_indent=f"{indent}# ",
+            subsequent_indent=f"{indent}# ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
         if _is_group(field):
             lines.append(f"{indent}{name}:")
             _write(field, depth + 1, lines)
@@ -179,15 +180,6 @@ def _write(node: dict[str, Any], depth: int, lines: list[str]) -> None:
                 {name: field["default"]}, sort_keys=False, width=WIDTH, default_flow_style=False
             )
             lines += [f"{indent}{line}" for line in text.rstrip("\n").split("\n")]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) + 1 > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines
 
 
 def render_schema() -> str:

@@ -191,11 +191,7 @@ def readme() -> str:
 def stale() -> list[Path]:
     """Return the files that differ from what would be written, and files in their folders that nothing writes."""
     wanted = dict(files())
-    differ = [
-        path
-        for path, text in wanted.items()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text
-    ]
+    differ = [path for path, text in wanted.items() if _differs(path, text)]
     written_by_hand = {"_helpers.tpl", "checks.yaml", "NOTES.txt"}
     there = [*(CHART / "templates").iterdir(), *(CHART / "files").rglob("*.*")]
     return differ + [
@@ -207,8 +203,12 @@ def write() -> list[Path]:
     """Write what is not there or differs; return the paths of it."""
     changed = []
     for path, text in files():
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        if _differs(path, text):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             changed.append(path)
     return changed
+
+
+def _differs(path: Path, text: str) -> bool:
+    return not path.is_file() or path.read_text(encoding="utf-8") != text

@@ -6,14 +6,15 @@ Usage: python -m deploy.release --base NAME@sha256:... [--registry HOST[:PORT][/
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 from deploy.packaging import archive
-from deploy.release import image, krew, packages, provenance, registry, source
-from deploy.release.source import ROOT, ReleaseError, Source
+from deploy.release import image, krew, provenance, registry, source
+from deploy.release.source import ROOT, ReleaseError, Source, run
 
 URL = "https://downloads.example.com/gang-extender"  # nothing is published yet
 STAND_IN = "localhost/"
@@ -39,7 +40,7 @@ def build(
         folder, built = Path(place, "source"), Path(place, "built")
         folder.mkdir()
         of.export(folder)
-        files = packages.build(of, folder, built)
+        files = _packages(of, folder, built)
         (wheel,) = (item for item in files.items() if item[0].endswith(".whl"))
         files[f"{name}.cdx.json"] = (folder / "deploy" / "sbom.cdx.json").read_bytes()
         files |= krew.build(of, folder, wheel, f"{url}/v{of.version}")
@@ -54,6 +55,17 @@ def build(
         files[f"{name}.tgz"] = archive.packed(pushed_to, made.digest if made else "")
         files[f"{name}.provenance.json"] = provenance.statement(of, folder, files, base, pushed_to)
     return files, made
+
+
+def _packages(of: Source, folder: Path, into: Path) -> dict[str, bytes]:
+    """Return source distribution and wheel by file name, built in `folder` at the time of the commit; `into` is empty before."""
+    run(
+        *(sys.executable, "-m", "hatchling", "build", "-d", str(into)),
+        name="hatchling build",
+        cwd=folder,
+        env=os.environ | {"SOURCE_DATE_EPOCH": str(of.time_s)},
+    )
+    return {path.name: path.read_bytes() for path in sorted(into.iterdir())}
 
 
 def push(made: image.Image, files: Path, place: str, version: str) -> None:

@@ -7,14 +7,13 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.packaging.manifests import IMAGE
 from deploy.release.archives import packed
-from deploy.release.source import ReleaseError, Source
+from deploy.release.source import ReleaseError, Source, run
 
 DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
 OPTIONS = "GANG_EXTENDER_BUILD_OPTIONS"  # more for `podman build`: mounts, a network
@@ -95,9 +94,4 @@ def program_version() -> str:
 
 
 def _podman(*arguments: str) -> str:
-    done = subprocess.run(["podman", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ReleaseError(
-            f"podman {arguments[0]}: {(done.stderr or done.stdout).strip()[-3000:]}\n{WITHOUT}"
-        )
-    return done.stdout.strip()
+    return run("podman", *arguments, hint=f"\n{WITHOUT}").decode().strip()

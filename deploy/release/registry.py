@@ -5,13 +5,12 @@ from __future__ import annotations
 import ipaddress
 import re
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
 from deploy.packaging.manifests import NAME
 from deploy.release.image import Image
-from deploy.release.source import ReleaseError
+from deploy.release.source import ReleaseError, run
 
 # HOST[:PORT][/PATH], as in the name of an image
 REGISTRY = re.compile(r"(\[[0-9a-f:]+\]|[a-z0-9.-]+)(:[0-9]+)?(/[a-z0-9._-]+)*")
@@ -51,7 +50,7 @@ def push_image(image: Image, registry: str, version: str) -> str:
     plain = ["--tls-verify=false"] if is_loopback(registry) else []
     with tempfile.TemporaryDirectory() as place:
         file = Path(place, "digest")
-        _run(
+        run(
             *("podman", "push", "--quiet", "--format=oci", *plain, f"--digestfile={file}"),
             *(image.number, f"docker://{name}:{version}"),
         )
@@ -76,13 +75,5 @@ def push_chart(archive: Path, registry: str) -> str:
         )
     place = f"oci://{registry}/{CHARTS}"
     plain = ["--plain-http"] if is_loopback(registry) else []
-    _run("helm", "push", str(archive), place, *plain)
+    run("helm", "push", str(archive), place, *plain)
     return f"{place}/{NAME}"
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ReleaseError(
-            f"{' '.join(command[:2])}: {(done.stderr or done.stdout).strip()[-3000:]}"
-        )

@@ -8,6 +8,7 @@ import tarfile
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -103,8 +104,23 @@ def heading_problems(changes: str, source: Source) -> list[str]:
     ]
 
 
-def _git(*arguments: str) -> bytes:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=False)
+def run(*command: str, name: str = "", hint: str = "", **options: Any) -> bytes:
+    """Return what a program prints.
+
+    Args:
+        name: Of the program, for the error; empty: the first two words of the command.
+        hint: What would help, behind the words of the program.
+        options: Of `subprocess.run`.
+
+    Raises:
+        ReleaseError: It failed.
+    """
+    done = subprocess.run(command, capture_output=True, check=False, **options)
     if done.returncode != 0:
-        raise ReleaseError(f"git {arguments[0]}: {done.stderr.decode().strip()}")
+        words = (done.stderr or done.stdout).decode().strip()[-3000:]
+        raise ReleaseError(f"{name or ' '.join(command[:2])}: {words}{hint}")
     return done.stdout
+
+
+def _git(*arguments: str) -> bytes:
+    return run("git", *arguments, cwd=ROOT)

@@ -11,9 +11,9 @@ is not being deleted; values that two objects must share) are checked at runtime
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct
 
 from extender.core.model.nodes import (
     NEAR_MAX,
@@ -32,6 +32,10 @@ LABEL_KEY_PATTERN = (
 )
 SEGMENT_PATTERN = r"^[^/%]+$"
 PRIORITY_MAX = 1_000_000_000  # higher values are reserved for system classes
+OPTIONAL: Any = (
+    UNSET  # as default: the field need not be there; types are rendered, and have no instances
+)
+ATOMIC = {"x-kubernetes-list-type": "atomic"}
 
 
 class Rule(Struct, frozen=True):
@@ -57,19 +61,24 @@ def frozen(field: str, *, reason: str = "recreate the object") -> Rule:
     return Rule(rule, f"{field} is immutable; {reason}")
 
 
+def keyed_by(*fields: str) -> dict[str, object]:
+    """Return the schema of a list with one item per value of some fields."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [*fields]}
+
+
+def one_of(description: str | None, *words: str) -> Meta:
+    """Return the schema of a field that has one of these words."""
+    longest = max(map(len, words))
+    return Meta(max_length=longest, description=description, extra_json_schema={"enum": [*words]})
+
+
 Label = Annotated[str, Meta(min_length=1, max_length=63, pattern=LABEL_PATTERN)]
 Subdomain = Annotated[str, Meta(min_length=1, max_length=253, pattern=SUBDOMAIN_PATTERN)]
 Segment = Annotated[str, Meta(min_length=1, max_length=253, pattern=SEGMENT_PATTERN)]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1, extra_json_schema={"format": "int32"})]
 Priority = Annotated[int, Meta(ge=-(2**31), le=PRIORITY_MAX, extra_json_schema={"format": "int32"})]
-PreemptionPolicy = Annotated[
-    str,
-    Meta(
-        max_length=20,
-        description="Whether the tree may preempt others; unset is PreemptLowerPriority.",
-        extra_json_schema={"enum": ["Never", "PreemptLowerPriority"]},
-    ),
-]
+PREEMPTION = "Whether the tree may preempt others; unset is PreemptLowerPriority."
+PreemptionPolicy = Annotated[str, one_of(PREEMPTION, "Never", "PreemptLowerPriority")]
 
 
 class Empty(Struct):
@@ -94,18 +103,15 @@ class CompositeGangPolicy(Struct, rename="camel"):
     min_group_count: Annotated[
         Count, Meta(description="Least child groups to run together; may be changed.")
     ]
-    required_groups: (
-        Annotated[
-            list[Subdomain],
-            Meta(
-                max_length=CHILDREN_MAX,
-                description="Names of child groups that are always among them, such as the head of a cluster; may be changed.",
-                # as a whole: a set would keep names that an apply leaves out, because another write had made them
-                extra_json_schema={"x-kubernetes-list-type": "atomic"},
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
+    required_groups: Annotated[
+        list[Subdomain],
+        Meta(
+            max_length=CHILDREN_MAX,
+            description="Names of child groups that are always among them, such as the head of a cluster; may be changed.",
+            # as a whole: a set would keep names that an apply leaves out, because another write had made them
+            extra_json_schema=ATOMIC,
+        ),
+    ] = OPTIONAL
 
 
 _NOT_SWITCHED = Rule(
@@ -118,16 +124,16 @@ class LeafPolicy(Struct, rename="camel"):
     """Exactly one of basic (pods on their own) and gang."""
 
     RULES: ClassVar = (_exactly_one("basic", "gang"), _NOT_SWITCHED)
-    basic: Empty | UnsetType = UNSET
-    gang: GangPolicy | UnsetType = UNSET
+    basic: Empty = OPTIONAL
+    gang: GangPolicy = OPTIONAL
 
 
 class CompositePolicy(Struct, rename="camel"):
     """Exactly one of basic (children on their own) and gang."""
 
     RULES: ClassVar = (_exactly_one("basic", "gang"), _NOT_SWITCHED)
-    basic: Empty | UnsetType = UNSET
-    gang: CompositeGangPolicy | UnsetType = UNSET
+    basic: Empty = OPTIONAL
+    gang: CompositeGangPolicy = OPTIONAL
 
 
 TopologyKey = Annotated[str, Meta(min_length=1, max_length=317, pattern=LABEL_KEY_PATTERN)]
@@ -137,7 +143,7 @@ PreferredKeys = Annotated[
         max_length=PREFERRED_MAX,
         description="Node labels, the narrowest first: the whole group within one value of the first that can be.",
         # the order counts: the items of a set could be put into another one
-        extra_json_schema={"x-kubernetes-list-type": "atomic"},
+        extra_json_schema=ATOMIC,
     ),
 ]
 
@@ -156,30 +162,16 @@ class TopologyConstraint(Struct):
     key: TopologyKey
 
 
+SCOPE = "Which other trees: of the same TreeProfile, of the namespace, or all; unset is Profile."
+RESOURCE = "Nor pods that request this resource, whether they belong to a tree or not."
+
+
 class Exclusive(Struct):
     """Keep the whole group within one value of a node label that no other tree of the scope has pods in."""
 
     key: TopologyKey
-    scope: (
-        Annotated[
-            str,
-            Meta(
-                max_length=max(map(len, get_args(ExclusiveScope))),
-                description="Which other trees: of the same TreeProfile, of the namespace, or all; unset is Profile.",
-                extra_json_schema={"enum": list(get_args(ExclusiveScope))},
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
-    resource: (
-        Annotated[
-            TopologyKey,
-            Meta(
-                description="Nor pods that request this resource, whether they belong to a tree or not."
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
+    scope: Annotated[str, one_of(SCOPE, *get_args(ExclusiveScope))] = OPTIONAL
+    resource: Annotated[TopologyKey, Meta(description=RESOURCE)] = OPTIONAL
 
 
 class Near(Struct):
@@ -195,7 +187,7 @@ class Near(Struct):
 class Slice(Struct):
     """Each so many pods, by their rank, within one value of a node label."""
 
-    size: Annotated[int, Meta(ge=1, le=2**31 - 1, extra_json_schema={"format": "int32"})]
+    size: Count
     key: TopologyKey
 
 
@@ -204,17 +196,18 @@ Slices = Annotated[
     Meta(
         max_length=SLICES_MAX,
         description="Each so many pods of a leaf in one domain; each size is a multiple of the next smaller one.",
-        extra_json_schema={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["key"],
-        },
+        extra_json_schema=keyed_by("key"),
     ),
 ]
 
 
-LOST_MEMBERS = (
+LOST_MEMBERS_TEXT = (
     "What becomes of a running gang when no node of the required domain can take its lost members: they wait, "
-    "the key becomes a preferred one, or the gang is evicted to be placed anew; unset is Wait"
+    "the key becomes a preferred one, or the gang is evicted to be placed anew; unset is Wait."
+)
+LostMembersWord = Annotated[str, one_of(LOST_MEMBERS_TEXT, *get_args(LostMembers))]
+BALANCED = (
+    "In the fewest domains of the first preferred key, shares as equal as can be; unset is false."
 )
 
 
@@ -228,63 +221,31 @@ class Constraints(Struct, rename="camel"):
             "balanced needs preferred: it is about the shares of preferred domains",
         ),
     )
-    topology: (
-        Annotated[
-            list[TopologyConstraint],
-            Meta(max_length=1, extra_json_schema={"x-kubernetes-list-type": "atomic"}),
-        ]
-        | UnsetType
-    ) = UNSET
-    preferred: PreferredKeys | UnsetType = UNSET
-    balanced: (
-        Annotated[
-            bool,
-            Meta(
-                description="In the fewest domains of the first preferred key, shares as equal as can be; unset is false."
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
-    exclusive: Exclusive | UnsetType = UNSET
-    near: (
-        Annotated[
-            list[Near],
-            Meta(
-                max_length=NEAR_MAX,
-                # each pair once; a rule in CEL would be above the cost that an API server allows below three lists of templates
-                extra_json_schema={
-                    "x-kubernetes-list-type": "map",
-                    "x-kubernetes-list-map-keys": ["group", "key"],
-                },
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
-    lost_members: (
-        Annotated[
-            str,
-            Meta(
-                max_length=max(map(len, get_args(LostMembers))),
-                description=f"{LOST_MEMBERS}.",
-                extra_json_schema={"enum": list(get_args(LostMembers))},
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
+    topology: Annotated[list[TopologyConstraint], Meta(max_length=1, extra_json_schema=ATOMIC)] = (
+        OPTIONAL
+    )
+    preferred: PreferredKeys = OPTIONAL
+    balanced: Annotated[bool, Meta(description=BALANCED)] = OPTIONAL
+    exclusive: Exclusive = OPTIONAL
+    # each pair once; a rule in CEL would be above the cost that an API server allows below three lists of templates
+    near: Annotated[
+        list[Near], Meta(max_length=NEAR_MAX, extra_json_schema=keyed_by("group", "key"))
+    ] = OPTIONAL
+    lost_members: LostMembersWord = OPTIONAL
 
 
 class LeafConstraints(Constraints):
     """Constraints on the nodes of the whole group, and of its slices; `preferred`, `balanced` and `near` are wishes, which refuse no placement."""
 
-    slices: Slices | UnsetType = UNSET
+    slices: Slices = OPTIONAL
 
 
 class Disruption(Struct):
     """Exactly one of single (the default) and all: whether pods are preempted one by one or together."""
 
     RULES: ClassVar = (_exactly_one("single", "all"),)
-    single: Empty | UnsetType = UNSET
-    all: Empty | UnsetType = UNSET
+    single: Empty = OPTIONAL
+    all: Empty = OPTIONAL
 
 
 class ResourceClaim(Struct, rename="camel"):
@@ -292,8 +253,8 @@ class ResourceClaim(Struct, rename="camel"):
 
     RULES: ClassVar = (_exactly_one("resourceClaimName", "resourceClaimTemplateName"),)
     name: Label
-    resource_claim_name: Subdomain | UnsetType = UNSET
-    resource_claim_template_name: Subdomain | UnsetType = UNSET
+    resource_claim_name: Subdomain = OPTIONAL
+    resource_claim_template_name: Subdomain = OPTIONAL
 
 
 class WorkloadReference(Struct, rename="camel"):
@@ -307,22 +268,15 @@ class Condition(Struct, rename="camel"):
     """A condition, as in other Kubernetes objects."""
 
     type: Annotated[str, Meta(max_length=316)]
-    status: Annotated[
-        str, Meta(max_length=7, extra_json_schema={"enum": ["True", "False", "Unknown"]})
-    ]
+    status: Annotated[str, one_of(None, "True", "False", "Unknown")]
     last_transition_time: Annotated[
         str, Meta(max_length=64, extra_json_schema={"format": "date-time"})
     ]
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
     message: Annotated[str, Meta(max_length=32768)]
-    observed_generation: (
-        Annotated[int, Meta(ge=0, extra_json_schema={"format": "int64"})] | UnsetType
-    ) = UNSET
-
-
-def keyed_by(key: str) -> dict[str, object]:
-    """Return the schema of a list with one item per value of a field."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+    observed_generation: Annotated[int, Meta(ge=0, extra_json_schema={"format": "int64"})] = (
+        OPTIONAL
+    )
 
 
 ClaimList = Annotated[list[ResourceClaim], Meta(max_length=4, extra_json_schema=keyed_by("name"))]
@@ -332,13 +286,13 @@ ConditionList = Annotated[list[Condition], Meta(max_length=32, extra_json_schema
 class Policies(Struct, rename="camel", kw_only=True):
     """The fields that leaves and composites, groups and templates share."""
 
-    scheduling_constraints: Constraints | UnsetType = UNSET
-    disruption_mode: Disruption | UnsetType = UNSET
-    priority_class_name: Subdomain | UnsetType = UNSET
-    priority: (
-        Annotated[Priority, Meta(description="Normally unset: the value of the class.")] | UnsetType
-    ) = UNSET
-    preemption_policy: PreemptionPolicy | UnsetType = UNSET
+    scheduling_constraints: Constraints = OPTIONAL
+    disruption_mode: Disruption = OPTIONAL
+    priority_class_name: Subdomain = OPTIONAL
+    priority: Annotated[Priority, Meta(description="Normally unset: the value of the class.")] = (
+        OPTIONAL
+    )
+    preemption_policy: PreemptionPolicy = OPTIONAL
 
 
 FROZEN_POLICIES = tuple(
@@ -351,6 +305,7 @@ FROZEN_POLICIES = tuple(
         "preemptionPolicy",
     )
 )
+FROZEN_REFERENCES = (frozen("parentCompositePodGroupName"), frozen("workloadRef"))
 PARENT = Annotated[
     Subdomain, Meta(description="CompositePodGroup in this namespace; unset: this is a root.")
 ]
@@ -364,27 +319,22 @@ class PodGroupSpec(Policies, rename="camel", kw_only=True):
             "!has(self.parentCompositePodGroupName) || has(self.workloadRef)",
             "workloadRef is required with parentCompositePodGroupName",
         ),
-        frozen("parentCompositePodGroupName"),
-        frozen("workloadRef"),
+        *FROZEN_REFERENCES,
         frozen("resourceClaims"),
         *FROZEN_POLICIES,
     )
-    parent_composite_pod_group_name: PARENT | UnsetType = UNSET
-    workload_ref: WorkloadReference | UnsetType = UNSET
+    parent_composite_pod_group_name: PARENT = OPTIONAL
+    workload_ref: WorkloadReference = OPTIONAL
     scheduling_policy: LeafPolicy
-    scheduling_constraints: LeafConstraints | UnsetType = UNSET
-    resource_claims: ClaimList | UnsetType = UNSET
+    scheduling_constraints: LeafConstraints = OPTIONAL
+    resource_claims: ClaimList = OPTIONAL
 
 
 class CompositePodGroupSpec(Policies, rename="camel", kw_only=True):
     """A group of groups; all but `minGroupCount` and `requiredGroups` is frozen."""
 
-    RULES: ClassVar = (
-        frozen("parentCompositePodGroupName"),
-        frozen("workloadRef"),
-        *FROZEN_POLICIES,
-    )
-    parent_composite_pod_group_name: PARENT | UnsetType = UNSET
+    RULES: ClassVar = (*FROZEN_REFERENCES, *FROZEN_POLICIES)
+    parent_composite_pod_group_name: PARENT = OPTIONAL
     workload_ref: WorkloadReference
     scheduling_policy: CompositePolicy
 
@@ -392,4 +342,4 @@ class CompositePodGroupSpec(Policies, rename="camel", kw_only=True):
 class GroupStatus(Struct):
     """The status of the group, written by the extender."""
 
-    conditions: ConditionList | UnsetType = UNSET
+    conditions: ConditionList = OPTIONAL

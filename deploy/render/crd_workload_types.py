@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
 from deploy.render.crd_group_types import (
     FROZEN_POLICIES,
+    OPTIONAL,
     ClaimList,
     CompositePolicy,
     Label,
@@ -32,8 +33,8 @@ class PodGroupTemplate(Policies, rename="camel", kw_only=True):
     RULES: ClassVar = (frozen("resourceClaims"), *FROZEN_POLICIES)
     name: Label
     scheduling_policy: LeafPolicy
-    scheduling_constraints: LeafConstraints | UnsetType = UNSET
-    resource_claims: ClaimList | UnsetType = UNSET
+    scheduling_constraints: LeafConstraints = OPTIONAL
+    resource_claims: ClaimList = OPTIONAL
 
 
 def _same_names(field: str) -> Rule:
@@ -59,6 +60,7 @@ def _every_child(holds: str, lists: tuple[str, ...]) -> str:
     return " && ".join(f"(!has(self.{name}) || self.{name}.all(t, {holds}))" for name in lists)
 
 
+CHILDREN = Meta(max_length=8, extra_json_schema=keyed_by("name"))
 LISTS = ("podGroupTemplates", "compositePodGroupTemplates")
 
 
@@ -131,10 +133,7 @@ class _CompositeTemplate(Policies, rename="camel", kw_only=True):
     RULES: ClassVar = _composite_rules(LISTS, below=LISTS[:1])
     name: Label
     scheduling_policy: CompositePolicy
-    pod_group_templates: (
-        Annotated[list[PodGroupTemplate], Meta(max_length=8, extra_json_schema=keyed_by("name"))]
-        | UnsetType
-    ) = UNSET
+    pod_group_templates: Annotated[list[PodGroupTemplate], CHILDREN] = OPTIONAL
 
 
 class TooDeep(Struct):
@@ -143,46 +142,37 @@ class TooDeep(Struct):
     name: Label
 
 
-TooDeepList = Annotated[
-    list[TooDeep],
-    Meta(
-        max_length=0,
-        description="A template tree has at most 4 levels: this list must be empty.",
-        extra_json_schema=keyed_by("name"),
-    ),
-]
+NO_CHILDREN = Meta(
+    max_length=0,
+    description="A template tree has at most 4 levels: this list must be empty.",
+    extra_json_schema=keyed_by("name"),
+)
 
 
 class LowestComposite(_CompositeTemplate, rename="camel", kw_only=True):
     """A composite template whose children are leaves."""
 
     RULES: ClassVar = _composite_rules(LISTS[:1], below=())
-    composite_pod_group_templates: TooDeepList | UnsetType = UNSET
+    composite_pod_group_templates: Annotated[list[TooDeep], NO_CHILDREN] = OPTIONAL
 
 
 class MiddleComposite(_CompositeTemplate, rename="camel", kw_only=True):
     """A composite template below the top."""
 
     RULES: ClassVar = _composite_rules(LISTS, below=())
-    composite_pod_group_templates: (
-        Annotated[list[LowestComposite], Meta(max_length=8, extra_json_schema=keyed_by("name"))]
-        | UnsetType
-    ) = UNSET
+    composite_pod_group_templates: Annotated[list[LowestComposite], CHILDREN] = OPTIONAL
 
 
 class TopComposite(_CompositeTemplate, rename="camel", kw_only=True):
     """A composite template at the top of a tree."""
 
-    composite_pod_group_templates: (
-        Annotated[list[MiddleComposite], Meta(max_length=8, extra_json_schema=keyed_by("name"))]
-        | UnsetType
-    ) = UNSET
+    composite_pod_group_templates: Annotated[list[MiddleComposite], CHILDREN] = OPTIONAL
 
 
 class ControllerReference(Struct, rename="camel", kw_only=True):
     """The object the Workload was made for; a hint for tools."""
 
-    api_group: Annotated[str, Meta(max_length=253)] | UnsetType = UNSET
+    api_group: Annotated[str, Meta(max_length=253)] = OPTIONAL
     kind: Segment
     name: Segment
 
@@ -212,12 +202,6 @@ class WorkloadSpec(Struct, rename="camel", kw_only=True):
         _same_names("podGroupTemplates"),
         _same_names("compositePodGroupTemplates"),
     )
-    controller_ref: ControllerReference | UnsetType = UNSET
-    pod_group_templates: (
-        Annotated[list[PodGroupTemplate], Meta(max_length=8, extra_json_schema=keyed_by("name"))]
-        | UnsetType
-    ) = UNSET
-    composite_pod_group_templates: (
-        Annotated[list[TopComposite], Meta(max_length=8, extra_json_schema=keyed_by("name"))]
-        | UnsetType
-    ) = UNSET
+    controller_ref: ControllerReference = OPTIONAL
+    pod_group_templates: Annotated[list[PodGroupTemplate], CHILDREN] = OPTIONAL
+    composite_pod_group_templates: Annotated[list[TopComposite], CHILDREN] = OPTIONAL

@@ -40,7 +40,6 @@ class Kind(msgspec.Struct, frozen=True):
     """One kind of the group."""
 
     name: str
-    plural: str
     short: str
     doc: str
     spec: type
@@ -60,7 +59,6 @@ def _scheduled(condition: str) -> Column:
 KINDS = (
     Kind(
         name="Workload",
-        plural="workloads",
         short="gwl",
         doc="Workload holds the templates from which a controller makes the groups of a tree.",
         spec=crd_workload_types.WorkloadSpec,
@@ -72,7 +70,6 @@ KINDS = (
     ),
     Kind(
         name="PodGroup",
-        plural="podgroups",
         short="gpg",
         doc="PodGroup is a leaf of a tree: pods that are scheduled together.",
         spec=crd_group_types.PodGroupSpec,
@@ -86,7 +83,6 @@ KINDS = (
     ),
     Kind(
         name="CompositePodGroup",
-        plural="compositepodgroups",
         short="gcpg",
         doc="CompositePodGroup is an inner node of a tree: groups that are scheduled together.",
         spec=crd_group_types.CompositePodGroupSpec,
@@ -100,7 +96,6 @@ KINDS = (
     ),
     Kind(
         name="TreeProfile",
-        plural="treeprofiles",
         short="gtp",
         doc="TreeProfile is how trees are made from workloads whose label gang-extender.dev/tree names it.",
         spec=crd_profile_types.TreeProfileSpec,
@@ -149,6 +144,7 @@ def _rules_of(name: str) -> tuple[crd_group_types.Rule, ...]:
 
 def definition(kind: Kind) -> Schema:
     """Return the CustomResourceDefinition of a kind."""
+    singular = kind.name.lower()
     properties: Schema = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
@@ -178,15 +174,15 @@ def definition(kind: Kind) -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{GROUP}"},
+        "metadata": {"name": f"{singular}s.{GROUP}"},
         "spec": {
             "group": GROUP,
             "scope": kind.scope,
             "names": {
                 "kind": kind.name,
                 "listKind": f"{kind.name}List",
-                "plural": kind.plural,
-                "singular": kind.name.lower(),
+                "plural": f"{singular}s",
+                "singular": singular,
                 "shortNames": [kind.short],
                 "categories": ["gang"],
             },

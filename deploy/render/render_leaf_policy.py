@@ -11,19 +11,19 @@ the second time. A test compares the files with the output.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from deploy.render import tree_policy_expressions as cel
-from deploy.render.leaf_name_expression import cel_of
 from deploy.render.render_tree_policies import (
-    apply_configuration,
+    PATCH_FIELDS,
     binding,
-    json_patch,
-    variable,
+    document,
+    patch,
+    section,
 )
 from extender.core.workloads.kind_table import NAME_RULES
 from extender.core.workloads.kinds.job_kind import NAME_LABEL as JOB_NAME
@@ -35,7 +35,7 @@ from extender.core.workloads.kinds.plain_pods_kind import (
     PLAIN_PODS,
     TOTAL_LABEL,
 )
-from extender.core.workloads.name_rules import NameRule
+from extender.core.workloads.name_rules import NAME_MAX, LabelCondition, NameRule, Piece
 from extender.core.workloads.tree_policy import DEFAULT_PROFILE
 from extender.core.workloads.workload_object import GROUP_LABEL, GROUP_LABELS, OFF, TREE_LABEL
 
@@ -56,24 +56,20 @@ def render(files: Mapping[str, str], rules: Sequence[NameRule] = NAME_RULES) -> 
         ValueError: Two policies have different variables of one name.
     """
     policies = [policy for content in files.values() for policy in _policies(content)]
-    return (
-        f"{_header(files)}"
-        "apiVersion: admissionregistration.k8s.io/v1\n"
-        "kind: MutatingAdmissionPolicy\n"
-        f"metadata:\n  name: {NAME}\n  labels: {LABELS}\n"
-        "spec:\n"
+    spec = (
         "  # A pod without its leaf would be scheduled alone.\n"
         "  failurePolicy: Fail\n"
         "  # The webhook of a controller may add the label that a name rule needs; a leaf never changes.\n"
         "  reinvocationPolicy: IfNeeded\n"
         "  matchConstraints:\n    resourceRules:\n"
         '      - apiGroups: [""]\n        apiVersions: [v1]\n        operations: [CREATE]\n        resources: [pods]\n'
-        f"  matchConditions:\n{_conditions()}"
-        f"  variables:\n{_variables(policies, rules)}"
-        f"  mutations:\n{json_patch(_add_leaf())}"
+        f"{section('matchConditions', _conditions().items())}"
+        f"{section('variables', _variables(policies, rules).items())}"
+        f"  mutations:\n{patch('JSONPatch', _add_leaf())}"
         f"{''.join(map(_guarded, policies))}"
-        f"{binding(NAME, LABELS)}"
     )
+    policy = document("MutatingAdmissionPolicy", NAME, LABELS, spec, _header(files))
+    return policy.removeprefix("---\n") + binding(NAME, LABELS)
 
 
 def _header(files: Mapping[str, str]) -> str:
@@ -90,31 +86,24 @@ def _header(files: Mapping[str, str]) -> str:
 def _policies(content: str) -> list[Policy]:
     """Return the mutating policies for pods."""
     documents = [document for document in yaml.safe_load_all(content) if document]
-    return [
-        document
-        for document in documents
-        if document["kind"] == "MutatingAdmissionPolicy" and _is_for_pods(document)
-    ]
+    mutating = [one for one in documents if one["kind"] == "MutatingAdmissionPolicy"]
+    rules = [one["spec"]["matchConstraints"]["resourceRules"] for one in mutating]
+    pairs = zip(mutating, rules, strict=True)
+    return [policy for policy, of in pairs if any(rule["resources"] == ["pods"] for rule in of)]
 
 
-def _is_for_pods(policy: Policy) -> bool:
-    rules = policy["spec"]["matchConstraints"]["resourceRules"]
-    return any(rule["resources"] == ["pods"] for rule in rules)
-
-
-def _conditions() -> str:
+def _conditions() -> dict[str, str]:
     key = cel.text(TREE_LABEL)
-    conditions = {
+    return {
         "has-a-profile": f"has(object.metadata.labels) && ({key} in object.metadata.labels\n"
         f"? object.metadata.labels[{key}] != {cel.text(OFF)}\n"
         f": {cel.texts((NAME_LABEL, TOTAL_LABEL))}.all(key, key in object.metadata.labels))",
         "not-of-another-scheduler": f"!{cel.has_other_scheduler('object')}",
         "not-bound": "!has(object.spec.nodeName) || object.spec.nodeName == ''",
     }
-    return "".join(variable(name, expression) for name, expression in conditions.items())
 
 
-def _variables(policies: Sequence[Policy], rules: Sequence[NameRule]) -> str:
+def _variables(policies: Sequence[Policy], rules: Sequence[NameRule]) -> dict[str, str]:
     variables: dict[str, str] = {
         "labels": "has(object.metadata.labels) ? object.metadata.labels : {}"
     }
@@ -133,7 +122,7 @@ def _variables(policies: Sequence[Policy], rules: Sequence[NameRule]) -> str:
         f"? ''\n: !({cel.text(TREE_LABEL)} in variables.labels)\n"
         f"? {cel_of(PLAIN_PODS.name_rules)}\n: {cel_of((*rules, KUEUE_RULE))}"
     )
-    return "".join(variable(name, expression) for name, expression in variables.items())
+    return variables
 
 
 def _unasked() -> str:
@@ -188,11 +177,63 @@ def _guarded(policy: Policy) -> str:
     (mutation,) = spec["mutations"]
     conditions = [f"({condition['expression']})" for condition in spec.get("matchConditions", ())]
     guard = f"!({' && '.join(conditions)})"
-    if mutation["patchType"] == "ApplyConfiguration":
-        return apply_configuration(
-            f"{guard} ? Object{{}} :\n{mutation['applyConfiguration']['expression']}"
-        )
-    return json_patch(f"{guard} ? [] :\n{mutation['jsonPatch']['expression']}")
+    patch_type = mutation["patchType"]
+    nothing = {"ApplyConfiguration": "Object{}", "JSONPatch": "[]"}[patch_type]
+    expression = mutation[PATCH_FIELDS[patch_type]]["expression"]
+    return patch(patch_type, f"{guard} ? {nothing} :\n{expression}")
+
+
+# --- the rules of the names of leaves as CEL
+
+
+def cel_of(rules: Iterable[NameRule], labels: str = "variables.labels") -> str:
+    """Return the CEL expression of the leaf's name; an empty string where no rule applies.
+
+    It is a list of what each rule gives and not one condition inside of another: kube-apiserver refuses expressions with more
+    than 32 levels.
+
+    Args:
+        rules: The first one that applies counts.
+        labels: The CEL expression of the labels of the pod, a map.
+    """
+    names = []
+    for rule in rules:
+        conditions = [_cel_condition(labels, condition) for condition in rule.when]
+        conditions += [f"{cel.text(key)} in {labels}" for key in rule.label_keys]
+        name = _cel_name(_cel_piece(labels, rule.head), [_cel_piece(labels, p) for p in rule.rest])
+        names.append(f"({' && '.join(conditions)})\n? {name} : ''")
+    joined = ",\n".join(names)
+    return f"([{joined}].filter(leaf, leaf != '') + [''])[0]"
+
+
+def _cel_condition(labels: str, condition: LabelCondition) -> str:
+    key = cel.text(condition.key)
+    expression = f"{key} in {labels}"
+    if condition.value is not None:
+        expression = f"{expression} && {labels}[{key}] == {cel.text(condition.value)}"
+    return f"!({expression})" if condition.absent else f"({expression})"
+
+
+def _cel_piece(labels: str, piece: Piece) -> str:
+    if isinstance(piece, str):
+        return cel.text(piece)
+    value = f"{labels}[{cel.text(piece.key)}]"
+    if piece.ordinal:
+        dash = f"{value}.lastIndexOf('-')"
+        return f"({dash} > 0 ? {value}.substring(0, {dash}) : {value})"
+    if piece.first:
+        value = f"(size({value}) > {piece.first} ? {value}.substring(0, {piece.first}) : {value})"
+    return value
+
+
+def _cel_name(head: str, rest: list[str]) -> str:
+    """Return the CEL form of `joined_name`; head and rest are joined in a list so that each is written once."""
+    pair = f"[({head}).replace('.', '-'), ({' + '.join(rest) if rest else cel.text('')}).replace('.', '-')]"
+    return (
+        f"[{pair}].map(n, size(n[0]) + size(n[1]) <= {NAME_MAX} ? n[0] + n[1]"
+        f" : size(n[1]) < {NAME_MAX} ? n[0].substring(0, {NAME_MAX} - size(n[1])) + n[1]"
+        f" : 'x' + n[1].substring(size(n[1]) - {NAME_MAX - 1}))[0]"
+    )
 
 
 if __name__ == "__main__":

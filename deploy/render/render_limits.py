@@ -8,6 +8,7 @@ a value that gets worse is refused. A test compares the file with the output.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Final
 
@@ -21,6 +22,7 @@ from extender.ports.written_names import PARENT_ANNOTATIONS
 MIN_COUNT_MAX: Final = 10_000  # pods; two for each of the 5,000 nodes that a cluster may have
 ANNOTATIONS_MAX: Final = 16_384  # characters of all keys and values; etcd allows 262,144 bytes
 SYSTEM_CLASSES: Final = "system-"  # prefix of the names that Kubernetes reserves
+_limit: Final = functools.partial(Validation, forbidden=False)
 HEADER = """\
 # Generated from deploy/render/render_limits.py; do not edit:
 #   python -m deploy.render.render_limits > deploy/kubernetes/group-limits.yaml
@@ -84,16 +86,12 @@ def _policy() -> Policy:
             ),
             _limit(
                 f"{texts(PARENT_ANNOTATIONS)}.all(key, !(key in {annotations}) || {annotations}[key] == ''\n"
-                f"|| {annotations}[key].matches({_raw(SUBDOMAIN_PATTERN)})\n"
+                f"|| {annotations}[key].matches(r'{SUBDOMAIN_PATTERN}')\n"
                 f"|| (key in {old} && {old}[key] == {annotations}[key]))",
                 f"the annotation {PARENT_ANNOTATIONS[0]} is the name of a CompositePodGroup in the same namespace",
             ),
         ),
     )
-
-
-def _limit(expression: str, message: str) -> Validation:
-    return Validation(expression, message, forbidden=False)
 
 
 def _minimum(expression: str, field: str) -> str:
@@ -106,11 +104,6 @@ def _minimum(expression: str, field: str) -> str:
 
 def _characters(annotations: str) -> str:
     return f"size({annotations}.map(key, key + {annotations}[key]).join(''))"
-
-
-def _raw(pattern: str) -> str:
-    """Return a pattern as a CEL string without escapes."""
-    return f"r'{pattern}'"
 
 
 if __name__ == "__main__":

@@ -29,9 +29,6 @@ HEADER = """\
 # would start a rollout. An exclusive topology of JobSet or LeaderWorkerSet becomes the annotation gang-extender.dev/exclusive,
 # since their controllers hold pods back for it. Every kind has its switch: kubectl apply -l 'gang-extender.dev/kind in (Job, JobSet)' -f <this file>
 """
-_NOT_COPIED = (
-    "  # A workload without the label would run without its gang.\n  failurePolicy: Fail\n"
-)
 
 
 def render(kinds: Sequence[WorkloadKind] = KINDS) -> str:
@@ -51,35 +48,34 @@ def block(expression: str, indent: int) -> str:
     return ">-\n" + "".join(f"{' ' * indent}{line}\n" for line in lines if line)
 
 
-def variable(name: str, expression: str) -> str:
-    """Return a variable of a policy."""
-    return f"    - name: {name}\n      expression: {block(expression, 8)}"
+def section(name: str, expressions: Iterable[tuple[str, str]]) -> str:
+    """Return the section of a policy with variables or conditions: names and expressions; nothing where there are none."""
+    items = [f"    - name: {n}\n      expression: {block(text, 8)}" for n, text in expressions]
+    return "".join([f"  {name}:\n", *items]) if items else ""
 
 
-def json_patch(expression: str) -> str:
-    """Return a mutation that is a JSON patch."""
+def document(kind: str, name: str, labels: str, spec: str, comment: str = "") -> str:
+    """Return an object of admission policies, behind a line that begins a document and comments."""
     return (
-        f"    - patchType: JSONPatch\n      jsonPatch:\n        expression: {block(expression, 10)}"
+        f"---\n{comment}apiVersion: admissionregistration.k8s.io/v1\nkind: {kind}\n"
+        f"metadata:\n  name: {name}\n  labels: {labels}\nspec:\n{spec}"
     )
 
 
-def apply_configuration(expression: str) -> str:
-    """Return a mutation that merges fields into the object."""
+PATCH_FIELDS = {"ApplyConfiguration": "applyConfiguration", "JSONPatch": "jsonPatch"}
+
+
+def patch(patch_type: str, expression: str) -> str:
+    """Return a mutation of one of PATCH_FIELDS."""
     return (
-        "    - patchType: ApplyConfiguration\n      applyConfiguration:\n"
+        f"    - patchType: {patch_type}\n      {PATCH_FIELDS[patch_type]}:\n"
         f"        expression: {block(expression, 10)}"
     )
 
 
 def binding(name: str, labels: str) -> str:
     """Return the binding of a policy, for all namespaces."""
-    return (
-        "---\n"
-        "apiVersion: admissionregistration.k8s.io/v1\n"
-        "kind: MutatingAdmissionPolicyBinding\n"
-        f"metadata:\n  name: {name}\n  labels: {labels}\n"
-        f"spec:\n  policyName: {name}\n"
-    )
+    return document("MutatingAdmissionPolicyBinding", name, labels, f"  policyName: {name}\n")
 
 
 def _policy(kind: WorkloadKind) -> str:
@@ -89,22 +85,17 @@ def _policy(kind: WorkloadKind) -> str:
         ObjectKind(kind=kind.kind, group=kind.group, versions=kind.versions, plural=kind.plural)
     ]
     variables, mutation = _stamps(kind)
-    return (
-        "---\n"
-        f"{_comment(kind)}"
-        "apiVersion: admissionregistration.k8s.io/v1\n"
-        "kind: MutatingAdmissionPolicy\n"
-        f"metadata:\n  name: {name}\n  labels: {labels}\n"
-        "spec:\n"
-        f"{_NOT_COPIED}"
+    spec = (
+        "  # A workload without the label would run without its gang.\n  failurePolicy: Fail\n"
         "  # A template that has the label keeps it: the second pass changes nothing.\n"
         "  reinvocationPolicy: IfNeeded\n"
         "  matchConstraints:\n    resourceRules:\n"
         f"{''.join(_rule(resource) for resource in (*resources, *kind.labels_from))}"
-        f"  variables:\n{''.join(variable(*definition) for definition in variables)}"
-        f"  mutations:\n{json_patch(mutation)}"
-        f"{binding(name, labels)}"
+        f"{section('variables', variables)}"
+        f"  mutations:\n{patch('JSONPatch', mutation)}"
     )
+    policy = document("MutatingAdmissionPolicy", name, labels, spec, _comment(kind))
+    return policy + binding(name, labels)
 
 
 def _comment(kind: WorkloadKind) -> str:
@@ -180,13 +171,13 @@ def _stamp_object() -> tuple[list[tuple[str, str]], str]:
     return [*_labels_and_profile(), ("profile", profile), ("source", cel.source())], mutation
 
 
-def _stamp_patch(patch: RuntimePatch) -> tuple[list[tuple[str, str]], str]:
+def _stamp_patch(entries: RuntimePatch) -> tuple[list[tuple[str, str]], str]:
     """Add an entry with the label when the object is created; an update keeps what the object had."""
-    field, mine = f"spec.{patch.field}", f"p, p.{patch.key} == {cel.text(PATCH_MANAGER)}"
+    field, mine = f"spec.{entries.field}", f"p, p.{entries.key} == {cel.text(PATCH_MANAGER)}"
     entry = f"{{{cel.text(TREE_LABEL)}: value}}"
-    for name in reversed(patch.path):
+    for name in reversed(entries.path):
         entry = f"{{{cel.text(name)}: dyn({entry})}}"
-    entry = f"{{{cel.text(patch.key)}: dyn({cel.text(PATCH_MANAGER)}), {entry[1:]}"
+    entry = f"{{{cel.text(entries.key)}: dyn({cel.text(PATCH_MANAGER)}), {entry[1:]}"
     missing = (
         f"variables.patches.exists({mine}) ? []\n"
         f": request.operation == 'UPDATE' ? variables.oldPatches.filter({mine})\n"
@@ -200,7 +191,7 @@ def _stamp_patch(patch: RuntimePatch) -> tuple[list[tuple[str, str]], str]:
         ),
         ("missing", missing),
     ]
-    path = f'"/spec/{patch.field}'
+    path = f'"/spec/{entries.field}'
     mutation = (
         f"(size(variables.missing) > 0 && !has(object.{field})\n"
         f'? [JSONPatch{{op: "add", path: {path}", value: []}}] : [])\n'

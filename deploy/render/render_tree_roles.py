@@ -22,13 +22,6 @@ HEADER = """\
 # role of its own: kubectl apply -l 'gang-extender.dev/kind in (groups, Job, JobSet)' -f <this file>
 """
 _GROUPS = """\
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata:
-  name: gang-extender-trees
-  labels: {labels}
-rules:
   # The groups of the trees: server-side apply is a patch that creates what is not there; a tree that is not needed any
   # more is deleted. Their owner references do not block the deletion of a workload, so no finalizers are written.
   - apiGroups: [gang-extender.dev]
@@ -44,13 +37,6 @@ rules:
     verbs: [list, watch]
 """
 _ADOPTION = """\
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata:
-  name: gang-extender-tree-adoption
-  labels: {labels}
-rules:
   # nativeGroups: Adopt. The annotation gang-extender.dev/parent on a PodGroup that the controller of a workload made; a
   # patch with its UID, so none is created. Not needed while no TreeProfile has it.
   - apiGroups: [scheduling.k8s.io]
@@ -58,25 +44,25 @@ rules:
     verbs: [patch]
 """
 _KIND = """\
+  # {reason}
+  - apiGroups: [{of.group}]
+    resources: [{of.plural}]
+    verbs: [list, watch]
+"""
+_ROLE = """\
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
   name: {name}
-  labels: {labels}
+  labels: {{app.kubernetes.io/name: gang-extender, {label}: {kind}}}
 rules:
-  # {reason}
-  - apiGroups: [{group}]
-    resources: [{plural}]
-    verbs: [list, watch]
-"""
-_BINDING = """\
----
+{rules}---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata:
   name: {name}
-  labels: {labels}
+  labels: {{app.kubernetes.io/name: gang-extender, {label}: {kind}}}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole
@@ -90,28 +76,17 @@ subjects:
 
 def render(kinds: Sequence[WorkloadKind] = OBJECT_KINDS) -> str:
     """Return the text of `deploy/kubernetes/workloads/rbac.yaml`."""
-    labels = _labels("groups")
-    documents = [
-        _GROUPS.format(labels=labels),
-        _BINDING.format(name="gang-extender-trees", labels=labels),
+    roles = [
+        ("gang-extender-trees", "groups", _GROUPS),
+        ("gang-extender-tree-adoption", "adoption", _ADOPTION),
     ]
-    labels = _labels("adoption")
-    documents.append(_ADOPTION.format(labels=labels))
-    documents.append(_BINDING.format(name="gang-extender-tree-adoption", labels=labels))
-    for kind in kinds:
-        name = f"gang-extender-tree-{kind.kind.lower()}"
-        labels = _labels(kind.kind)
-        documents.append(
-            _KIND.format(
-                name=name, labels=labels, reason=_reason(kind), group=kind.group, plural=kind.plural
-            )
-        )
-        documents.append(_BINDING.format(name=name, labels=labels))
-    return HEADER + "".join(documents)
-
-
-def _labels(kind: str) -> str:
-    return f"{{app.kubernetes.io/name: gang-extender, {KIND_LABEL}: {kind}}}"
+    for of in kinds:
+        rules = _KIND.format(reason=_reason(of), of=of)
+        roles.append((f"gang-extender-tree-{of.kind.lower()}", of.kind, rules))
+    return HEADER + "".join(
+        _ROLE.format(name=name, label=KIND_LABEL, kind=kind, rules=rules)
+        for name, kind, rules in roles
+    )
 
 
 def _reason(kind: WorkloadKind) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from deploy.render.render_tree_policies import block, variable
+from deploy.render.render_tree_policies import block, document, section
 
 LABELS = "{app.kubernetes.io/name: gang-extender}"
 
@@ -44,23 +44,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 def policy_text(policy: Policy) -> str:
     """Return the documents of a policy and its binding."""
-    metadata = f"metadata:\n  name: {policy.name}\n  labels: {LABELS}\n"
-    return (
-        "---\n"
-        f"# {policy.comment}\n"
-        "apiVersion: admissionregistration.k8s.io/v1\n"
-        "kind: ValidatingAdmissionPolicy\n"
-        f"{metadata}"
-        "spec:\n  failurePolicy: Fail\n"
+    kind, name = "ValidatingAdmissionPolicy", policy.name
+    spec = (
+        "  failurePolicy: Fail\n"
         f"  matchConstraints:\n    resourceRules:\n{''.join(map(_rule, policy.rules))}"
-        f"{_section('matchConditions', policy.conditions)}"
-        f"{_section('variables', policy.variables)}"
+        f"{section('matchConditions', policy.conditions.items())}"
+        f"{section('variables', policy.variables.items())}"
         f"  validations:\n{''.join(map(_validation, policy.validations))}"
-        "---\n"
-        "apiVersion: admissionregistration.k8s.io/v1\n"
-        "kind: ValidatingAdmissionPolicyBinding\n"
-        f"{metadata}"
-        f"spec:\n  policyName: {policy.name}\n  validationActions: [Deny]\n"
+    )
+    denies = f"  policyName: {name}\n  validationActions: [Deny]\n"
+    return document(kind, name, LABELS, spec, f"# {policy.comment}\n") + document(
+        f"{kind}Binding", name, LABELS, denies
     )
 
 
@@ -71,12 +65,6 @@ def _rule(rule: Rule) -> str:
         f"        operations: [{', '.join(rule.operations)}]\n"
         f"        resources: [{', '.join(rule.resources)}]\n"
     )
-
-
-def _section(name: str, expressions: Mapping[str, str]) -> str:
-    if not expressions:
-        return ""
-    return f"  {name}:\n" + "".join(variable(*item) for item in expressions.items())
 
 
 def _validation(validation: Validation) -> str:

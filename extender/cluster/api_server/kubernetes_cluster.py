@@ -348,23 +348,18 @@ class _User(msgspec.Struct):
     extra: dict[str, list[str]] = {}
 
 
-class _TokenStatus(msgspec.Struct):
+class _ReviewStatus(msgspec.Struct):
+    """The answer to a TokenReview, or to a SubjectAccessReview: each has the fields of its own."""
+
     authenticated: bool = False
     user: _User = msgspec.field(default_factory=_User)
     audiences: list[str] = []
-
-
-class _TokenReview(msgspec.Struct):
-    status: _TokenStatus
-
-
-class _SubjectStatus(msgspec.Struct):
     allowed: bool = False
     denied: bool = False
 
 
-class _SubjectReview(msgspec.Struct):
-    status: _SubjectStatus
+class _Review(msgspec.Struct):
+    status: _ReviewStatus
 
 
 class KubernetesAccessReviews:
@@ -394,8 +389,7 @@ class KubernetesAccessReviews:
         """Return who has a token; see the port."""
         for audiences in self._audiences:
             spec = {"token": token, "audiences": audiences}
-            body = await self._review(TOKENS, "authentication.k8s.io/v1", "TokenReview", spec)
-            status = msgspec.json.decode(body, type=_TokenReview).status
+            status = await self._review(TOKENS, "authentication.k8s.io/v1", "TokenReview", spec)
             # An authenticator that does not know audiences names none: it did not check them.
             checked = not audiences or AUDIENCE in status.audiences
             if status.authenticated and checked and status.user.username:
@@ -427,12 +421,10 @@ class KubernetesAccessReviews:
                 "namespace": right.namespace,
             }
         version, kind = "authorization.k8s.io/v1", "SubjectAccessReview"
-        body = await self._review(SUBJECTS, version, kind, spec)
-        status = msgspec.json.decode(body, type=_SubjectReview).status
+        status = await self._review(SUBJECTS, version, kind, spec)
         return status.allowed and not status.denied
 
-    async def _review(self, path: str, version: str, kind: str, spec: object) -> bytes:
-        """Return the answer to a review."""
+    async def _review(self, path: str, version: str, kind: str, spec: object) -> _ReviewStatus:
         request = Request(
             method="POST",
             path=path,
@@ -442,7 +434,7 @@ class KubernetesAccessReviews:
             tries_max=TRIES_MAX,
         )
         try:
-            return await self._server.call(request)
+            return msgspec.json.decode(await self._server.call(request), type=_Review).status
         except ApiResponse as refusal:
             hint = ""
             if refusal.status == HTTPStatus.FORBIDDEN:

@@ -1,7 +1,7 @@
 """Send requests to one API server with bounded connections, timeouts and retries.
 
 kubernetes-asyncio finds the configuration (kubeconfig or in-cluster), the credentials and the TLS
-settings; `load_configuration` checks them. Requests are sent on its sessions and decoded elsewhere with msgspec. Owns timeouts, retries
+settings; `load_configuration` checks them. Answers are decoded elsewhere with msgspec. Owns timeouts, retries
 and the mapping of errors to our exceptions. It must not interpret bodies.
 
 Note: there are two sessions, because watches stay open for minutes and would occupy the connections of
@@ -24,7 +24,7 @@ from http.client import responses
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -36,34 +36,21 @@ from extender.cluster.connection.kept_connections import KeptConnections
 from extender.core.model.errors import BadInput, ClusterUnavailable
 from extender.settings import API_REQUESTS_MAX
 
-if TYPE_CHECKING:
-    from kubernetes_asyncio import config as kubernetes_config
-    from kubernetes_asyncio.client import ApiClient, Configuration
-
-
-__all__ = ["ApiClient", "Configuration", "kubernetes_config"]
-
 PACKAGE = "kubernetes_asyncio"
 CLIENT = f"{PACKAGE}.client"
-MODELS = f"{CLIENT}.models"  # named by the client, for the objects that it would make of answers
 
 
-def _import_parts() -> None:
-    """Set the names of this module, from the whole package if it is imported already."""
-    names = globals()
+def _import_parts() -> tuple[Any, ModuleType]:
+    """Return the configuration and its loaders without the models, from the whole package if it is imported already."""
     if PACKAGE in sys.modules:
-        client = sys.modules[CLIENT]
-        names["Configuration"], names["ApiClient"] = client.Configuration, client.ApiClient
-        names["kubernetes_config"] = importlib.import_module(f"{PACKAGE}.config")
-        return
-    packages = [_empty_package(name) for name in (PACKAGE, CLIENT, MODELS)]
+        return sys.modules[CLIENT].Configuration, importlib.import_module(f"{PACKAGE}.config")
+    _empty_package(PACKAGE)
+    client = _empty_package(CLIENT)
     try:
         configuration = importlib.import_module(f"{CLIENT}.configuration").Configuration
-        client = importlib.import_module(f"{CLIENT}.api_client").ApiClient
-        # its config imports both from the package, and only these
-        packages[1].__dict__.update(Configuration=configuration, ApiClient=client)
-        names["Configuration"], names["ApiClient"] = configuration, client
-        names["kubernetes_config"] = importlib.import_module(f"{PACKAGE}.config")
+        # the loaders import both from the package; what uses the second is not called
+        client.__dict__.update(Configuration=configuration, ApiClient=None)
+        return configuration, importlib.import_module(f"{PACKAGE}.config")
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
             del sys.modules[name]
@@ -86,8 +73,11 @@ def _empty_package(name: str) -> ModuleType:
     return package
 
 
-_import_parts()
-
+if TYPE_CHECKING:
+    from kubernetes_asyncio import config as kubernetes_config
+    from kubernetes_asyncio.client import Configuration
+else:
+    Configuration, kubernetes_config = _import_parts()
 
 logger = logging.getLogger(__name__)
 
@@ -174,13 +164,6 @@ class _Trial(NamedTuple):
     problem: str = ""
     wait_s: float = 0.0  # Retry-After of the server
     refused: bool = False  # the server certainly did not execute the request
-
-
-class _Session(NamedTuple):
-    """The client that has the credentials, and a session on its connections."""
-
-    client: ApiClient
-    session: aiohttp.ClientSession
 
 
 def _proxy_of(url: str) -> str | None:
@@ -287,51 +270,36 @@ class ApiServer:
         # First come, first served. Without it a task that has just got its answer takes the connection again
         # before the waiting ones: Bindings waited until the last nomination was written.
         self._slots = asyncio.Semaphore(CONNECTIONS_MAX)
-        self._calls: _Session | None = None
-        self._watches: _Session | None = None
+        self._calls: aiohttp.ClientSession | None = None
+        self._watches: aiohttp.ClientSession | None = None
         self._writes: KeptConnections | None = None  # None: through a proxy
-        self._token: str | None = None
+        self._token = ""
         self._heads: dict[tuple[Method, str], bytes] = {}  # of writes with this token
 
     async def __aenter__(self) -> Self:
+        host, server_hostname = self._configuration.host, self._configuration.tls_server_name
         try:
-            self._calls = self._open_session(CONNECTIONS_MAX)
-            self._watches = self._open_session(WATCHES_MAX)
-            if not self._proxy:
-                self._writes = self._open_kept()
+            tls = _tls_context(self._configuration)
         except OSError as problem:  # a certificate file is missing or malformed
-            raise BadInput(f"TLS settings for {self._configuration.host}: {problem}") from problem
+            raise BadInput(f"TLS settings for {host}: {problem}") from problem
+        self._calls, self._watches = (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=most, ssl=tls))
+            for most in (CONNECTIONS_MAX, WATCHES_MAX)
+        )
+        if not self._proxy:
+            self._writes = KeptConnections(
+                host, tls, server_hostname=server_hostname, connect_timeout_s=CONNECT_TIMEOUT_S
+            )
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
         sessions, self._calls, self._watches = (self._calls, self._watches), None, None
-        for opened in sessions:
-            if opened is not None:
-                await opened.session.close()
-                await opened.client.close()
+        for session in sessions:
+            if session is not None:
+                await session.close()
         if self._writes is not None:
             self._writes.close()
             self._writes = None
-
-    def _open_session(self, connections: int) -> _Session:
-        self._configuration.connection_pool_maxsize = connections
-        client = ApiClient(self._configuration)
-        # The client's own session looks for proxies and a .netrc before every request, in a thread.
-        connector = client.rest_client.pool_manager.connector
-        session = aiohttp.ClientSession(connector=connector, connector_owner=False)
-        return _Session(client, session)
-
-    def _open_kept(self) -> KeptConnections:
-        configuration = self._configuration
-        context: ssl.SSLContext | None = None
-        if urlsplit(configuration.host).scheme == "https":
-            context = _tls_context(configuration)
-        return KeptConnections(
-            configuration.host,
-            context,
-            server_hostname=configuration.tls_server_name,
-            connect_timeout_s=CONNECT_TIMEOUT_S,
-        )
 
     async def call(self, request: Request) -> bytes:
         """Send a request and return the body of its 2xx answer; 408, 429, 5xx and timeouts are tried again.
@@ -415,10 +383,9 @@ class ApiServer:
 
     async def _head_of(self, kept: KeptConnections, request: Request, until_s: float) -> bytes:
         """Return a message with places for target, length and body."""
-        # Refreshes a short-lived token (in-cluster, or from an exec plugin).
         waits = asyncio.iscoroutinefunction(self._configuration.refresh_api_key_hook)
         async with asyncio.timeout_at(until_s) if waits else nullcontext():
-            token = await self._configuration.get_api_key_with_prefix("BearerToken")
+            token = await self._authorization()
         if token != self._token:
             self._token = token
             self._heads.clear()
@@ -433,10 +400,15 @@ class ApiServer:
                 b"Content-Length: %d",
             ]
             if token:
-                lines.append(b"Authorization: " + str(token).strip().encode().replace(b"%", b"%%"))
+                lines.append(b"Authorization: " + token.encode().replace(b"%", b"%%"))
             head = b"\r\n".join(lines) + b"\r\n\r\n%b"
             self._heads[request.method, request.content_type] = head
         return head
+
+    async def _authorization(self) -> str:
+        """Return the header, empty without a token; a short-lived one (in-cluster, or of an exec plugin) is refreshed."""
+        token = await self._configuration.get_api_key_with_prefix("BearerToken")
+        return str(token or "").strip()
 
     async def _was_renewed(self, status: int) -> bool:
         """Load the credentials again after a 401, unless that was just done; return whether it succeeded."""
@@ -486,17 +458,20 @@ class ApiServer:
 
     @asynccontextmanager
     async def _open(
-        self, opened: _Session | None, request: Request, limits: aiohttp.ClientTimeout
+        self,
+        session: aiohttp.ClientSession | None,
+        request: Request,
+        limits: aiohttp.ClientTimeout,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        if opened is None:
+        if session is None:
             raise ClusterUnavailable("the connection is closed")
         headers = {"Accept": JSON, "Content-Type": request.content_type, "User-Agent": USER_AGENT}
-        # Refreshes a short-lived token (in-cluster, or from an exec plugin).
-        await opened.client.update_params_for_auth(headers, [], ["BearerToken"])
+        if token := await self._authorization():
+            headers["Authorization"] = token
         payload: bytes | _Fenced | None = request.body
         if request.body is not None and request.effect:
             payload = _Fenced(request.body, self._fence)
-        async with opened.session.request(
+        async with session.request(
             request.method,
             f"{self._configuration.host}{request.path}",
             params=request.query,
@@ -533,7 +508,7 @@ def _name(request: Request) -> str:
 
 
 def _tls_context(configuration: Configuration) -> ssl.SSLContext:
-    """Return the TLS settings of a configuration, as kubernetes-asyncio makes them for its sessions."""
+    """Return the TLS settings of a configuration, as kubernetes-asyncio makes them for its client."""
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)

@@ -159,13 +159,7 @@ class _Connection(asyncio.Protocol):
     async def exchange(
         self, request: bytes, may_send: Callable[[], bool], until_s: float
     ) -> Answer:
-        """Send a request and return its response.
-
-        Raises:
-            ConnectionAbortedError: `may_send` returned false; nothing was sent.
-            OSError: The connection ended before the response did.
-            TimeoutError: No response until `until_s`.
-        """
+        """Send a request and return its response; see `KeptConnections.exchange`."""
         assert self._answer is None
         assert self._transport is not None
         self._begin()

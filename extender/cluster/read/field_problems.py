@@ -122,20 +122,16 @@ def _of_union(
     value: object, kind: inspect.UnionType, path: str, unread: Unread
 ) -> Iterator[FieldProblem]:
     """Yield what is wrong by the alternative that has the form of the value, else that none has it."""
-    for alternative in kind.types:
-        if _has_form(value, alternative):
-            yield from _problems(value, alternative, path, unread)
-            return
-    if not _fits(value, kind):
+    forms: tuple[type[inspect.Type], ...] = ()
+    if isinstance(value, Mapping):
+        forms = (inspect.StructType, inspect.DictType)
+    elif isinstance(value, list | tuple):
+        forms = (inspect.VarTupleType, inspect.ListType)
+    alternative = next((each for each in kind.types if isinstance(each, forms)), None)
+    if alternative is not None:
+        yield from _problems(value, alternative, path, unread)
+    elif not _fits(value, kind):
         yield FieldProblem(path, _wrong(kind, value))
-
-
-def _has_form(value: object, kind: inspect.Type) -> bool:
-    if isinstance(kind, inspect.StructType | inspect.DictType):
-        return isinstance(value, Mapping)
-    if isinstance(kind, inspect.VarTupleType | inspect.ListType):
-        return isinstance(value, list | tuple)
-    return False
 
 
 def _fits(value: object, kind: inspect.Type) -> bool:
@@ -162,8 +158,7 @@ def _fits(value: object, kind: inspect.Type) -> bool:
 def _is_int(value: object, kind: inspect.IntType) -> bool:
     if isinstance(value, bool) or not isinstance(value, int):
         return False
-    low = kind.ge if kind.ge is not None else value
-    return low <= value <= (kind.le if kind.le is not None else value)
+    return (kind.ge is None or kind.ge <= value) and (kind.le is None or value <= kind.le)
 
 
 def _is_time(value: object) -> bool:

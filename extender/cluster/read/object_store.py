@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -47,6 +47,8 @@ from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import Node
 from extender.core.model.pod_groups import CHILDREN_MAX, Source
 
+K = TypeVar("K")
+V = TypeVar("V")
 Name = tuple[str, str]  # namespace and name; the namespace is empty for nodes, volumes and classes
 
 ONE_POD: Final = "ReadWriteOncePod"
@@ -125,39 +127,7 @@ class ObjectStore:
         Raises:
             BadInput: The object is invalid; nothing was changed. Log it and continue.
         """
-        match api_object:
-            case api.Pod():
-                self._put_pod(api_object)
-            case api.Node():
-                self.view = views.with_node(self.view, node_of(api_object))
-            case api.PodGroup() | api.CompositePodGroup():
-                self._put_group(api_object)
-            case api.PersistentVolumeClaim():
-                before = self._claims.get(api_object.key)
-                self._claims[api_object.key] = api_object
-                self._relink(api_object.key, before, api_object)
-                self._derive_users(api_object.key)
-            case api.ResourceClaim():
-                self._resource_claims[api_object.key] = api_object
-                self._derive_users(api_object.key)
-            case api.PersistentVolume():
-                driver = api_object.spec.csi.driver if api_object.spec.csi is not None else ""
-                volume = _Volume(_reach(api_object), driver, api_object.spec.storage_class_name)
-                self._put_volume(api_object.key, volume)
-            case api.StorageClass():
-                self._classes[api_object.key] = api_object
-                self._derive_all_users()
-            case api.PriorityClass():
-                if self.priorities.put(api_object):
-                    self._derive_priorities()
-            case api.Workload():
-                self.view = views.with_blueprints(
-                    self.view, api_object.key, blueprints_of(api_object)
-                )
-            case api.PodDisruptionBudget():
-                self.view = views.with_pdb(self.view, budget_of(api_object))
-            case _:
-                assert_never(api_object)
+        self._set(api_object, present=True)
 
     def upsert_all(self, api_objects: Iterable[api.Readable]) -> dict[int, BadInput]:
         """Add or replace objects in less time than one by one, such as all of a cluster.
@@ -185,51 +155,60 @@ class ObjectStore:
 
     def delete(self, api_object: api.Readable) -> None:
         """Remove an object; a pod only if its UID is that of `api_object`, or `api_object` has none."""
-        name = api_object.key
+        self._set(api_object, present=False)
+
+    def _set(self, api_object: api.Readable, *, present: bool) -> None:
+        if isinstance(api_object, api.Pod):
+            self._set_pod(api_object, present=present)
+            return
+        name, view = api_object.key, self.view
         match api_object:
-            case api.Pod():
-                if api_object.metadata.uid in {"", self._uids.get(name)}:
-                    self._drop_pod(name)
             case api.Node():
-                self.view = views.without_node(self.view, NodeName(name[1]))
+                self.view = (
+                    views.with_node(view, node_of(api_object))
+                    if present
+                    else views.without_node(view, NodeName(name[1]))
+                )
             case api.PodGroup() | api.CompositePodGroup():
-                self._drop_group(api_object)
+                self._set_group(api_object, present=present)
             case api.PersistentVolumeClaim():
-                self._relink(name, self._claims.pop(name, None), None)
+                claim = api_object if present else None
+                self._relink(name, _replace(self._claims, name, claim), claim)
                 self._derive_users(name)
             case api.ResourceClaim():
-                self._resource_claims.pop(name, None)
+                _replace(self._resource_claims, name, api_object if present else None)
                 self._derive_users(name)
             case api.PersistentVolume():
-                self._put_volume(name, None)
+                self._set_volume(name, _volume_of(api_object) if present else None)
             case api.StorageClass():
-                self._classes.pop(name, None)
+                _replace(self._classes, name, api_object if present else None)
                 self._derive_all_users()
             case api.PriorityClass():
-                self.priorities.drop(name[1])
-                self._derive_priorities()
+                classes = self.priorities
+                if classes.put(api_object) if present else classes.drop(name[1]):
+                    self._derive_priorities()
             case api.Workload():
-                self.view = views.with_blueprints(self.view, name, None)
+                blueprints = blueprints_of(api_object) if present else None
+                self.view = views.with_blueprints(view, name, blueprints)
             case api.PodDisruptionBudget():
-                self.view = views.without_pdb(self.view, *name)
+                self.view = (
+                    views.with_pdb(view, budget_of(api_object))
+                    if present
+                    else views.without_pdb(view, *name)
+                )
             case _:
                 assert_never(api_object)
 
     # --- groups
 
-    def _put_group(self, group: api.Group) -> None:
-        key = key_of(group)
-        if self._guards and source_of(group) == "crd":  # also for a group with an invalid spec
-            self.view = views.with_guard(self.view, key, guard_of(group))
-        group_of(group, self.priorities)  # raises before anything is changed
-        self._groups[key, source_of(group)] = group
-        self._choose(key)
-
-    def _drop_group(self, group: api.Group) -> None:
+    def _set_group(self, group: api.Group, *, present: bool) -> None:
         key, source = key_of(group), source_of(group)
-        self._groups.pop((key, source), None)
-        if source == "crd":
-            self.view = views.with_guard(self.view, key, None)
+        if source == "crd" and (self._guards or not present):  # also with an invalid spec
+            guard = guard_of(group) if present else None
+            self.view = views.with_guard(self.view, key, guard)
+        if present:
+            group_of(group, self.priorities)  # raises before anything is changed
+        _replace(self._groups, (key, source), group if present else None)
         self._choose(key)
 
     def _choose(self, key: GroupKey) -> None:
@@ -260,9 +239,12 @@ class ObjectStore:
 
     # --- pods
 
-    def _put_pod(self, api_pod: api.Pod) -> None:
-        if (pod := self._noted_pod(api_pod)) is not None:
-            self.view = views.with_pod(self.view, pod)
+    def _set_pod(self, api_pod: api.Pod, *, present: bool) -> None:
+        if present:
+            if (pod := self._noted_pod(api_pod)) is not None:
+                self.view = views.with_pod(self.view, pod)
+        elif api_pod.metadata.uid in {"", self._uids.get(api_pod.key)}:
+            self._drop_pod(api_pod.key)
 
     def _noted_pod(self, api_pod: api.Pod) -> core.Pod | None:
         """Note a pod, and return what the view shall show; None: it has ended."""
@@ -481,11 +463,9 @@ class ObjectStore:
         terms = tuple(core.SelectorTerm(labels=of_term) for of_term in labels)
         return (core.NodeSelector(terms=terms, volume=True),) if terms else ()
 
-    def _put_volume(self, name: Name, volume: _Volume | None) -> None:
+    def _set_volume(self, name: Name, volume: _Volume | None) -> None:
         """Add, replace or remove a volume, and derive what depends on it, or on there being one of its class."""
-        before = self._volumes.pop(name, None)
-        if volume is not None:
-            self._volumes[name] = volume
+        before = _replace(self._volumes, name, volume)
         old = before.storage_class if before is not None else ""
         new = volume.storage_class if volume is not None else ""
         for claim in sorted(self._claimed.get(name, ())):
@@ -516,6 +496,16 @@ class ObjectStore:
     def _derive_all_users(self) -> None:
         for claim in sorted(self._users):
             self._derive_users(claim)
+
+
+def _replace(table: dict[K, V], key: K, value: V | None) -> V | None:
+    """Set a value, or remove it where it is None; return the one before."""
+    before = table.get(key)
+    if value is not None:
+        table[key] = value
+    elif before is not None:
+        del table[key]
+    return before
 
 
 def _take_out(index: dict[Name, set[Name]], key: Name, name: Name) -> None:
@@ -561,6 +551,11 @@ def _has_class_to_read(api_pod: api.Pod) -> bool:
     """Return whether priority or preemption policy are those of the class, as in files; an API server writes both."""
     spec = api_pod.spec
     return spec.priority is None or bool(spec.priority_class_name and not spec.preemption_policy)
+
+
+def _volume_of(volume: api.PersistentVolume) -> _Volume:
+    driver = volume.spec.csi.driver if volume.spec.csi is not None else ""
+    return _Volume(_reach(volume), driver, volume.spec.storage_class_name)
 
 
 def _reach(volume: api.PersistentVolume) -> tuple[core.NodeSelector, ...]:

@@ -36,9 +36,9 @@ class Priorities:
         self._classes[priority_class.metadata.name] = priority_class
         return before is None or _meaning(before) != _meaning(priority_class)
 
-    def drop(self, name: str) -> None:
-        """Remove a class."""
-        self._classes.pop(name, None)
+    def drop(self, name: str) -> bool:
+        """Remove a class; return whether there was one."""
+        return self._classes.pop(name, None) is not None
 
     def names(self) -> frozenset[str]:
         """Return the names of all known classes without the built-in ones."""

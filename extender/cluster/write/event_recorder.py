@@ -146,14 +146,8 @@ class EventRecorder:
         return write_request("POST", f"{PATH}/{notice.namespace}/events", event, tries_max=1)
 
 
-def _reference(api_version: str, kind: str, namespace: str, name: str, uid: str) -> dict[str, str]:
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "namespace": namespace,
-        "name": name,
-        "uid": uid,
-    }
+def _reference(*values: str) -> dict[str, str]:
+    return dict(zip(("apiVersion", "kind", "namespace", "name", "uid"), values, strict=True))
 
 
 def _cut(text: str) -> str:

@@ -284,6 +284,14 @@ def manifest(group: GroupManifest) -> dict[str, Any]:
             "workloadName": spec.workload or group.template_of,
             "templateName": spec.template or spec.name,
         }
+    owner = {
+        "apiVersion": group.owner_api_version,
+        "kind": group.owner_kind,
+        "name": group.owner_name,
+        "uid": group.owner_uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
     return {
         "apiVersion": API_VERSION,
         "kind": spec.kind,
@@ -291,20 +299,9 @@ def manifest(group: GroupManifest) -> dict[str, Any]:
             "name": spec.name,
             "namespace": group.namespace,
             "labels": {TREE_LABEL: group.profile, MANAGED_BY_LABEL: MANAGED_BY},
-            **({} if group.owner_kind == PLAIN else {"ownerReferences": [_owner(group)]}),
+            **({} if group.owner_kind == PLAIN else {"ownerReferences": [owner]}),
         },
         "spec": body,
-    }
-
-
-def _owner(group: GroupManifest) -> dict[str, object]:
-    return {
-        "apiVersion": group.owner_api_version,
-        "kind": group.owner_kind,
-        "name": group.owner_name,
-        "uid": group.owner_uid,
-        "controller": True,
-        "blockOwnerDeletion": False,
     }
 
 

@@ -128,14 +128,13 @@ class NativeOwners:
                 if is_native(group) and not group.deleting:
                     native = NativeGroup(name=key.name, template=group.template or "")
                     by_owner.setdefault(group.owner_uid, []).append(native)
-            fresh = {}
-            for uid, several in by_owner.items():
-                now, before = (
-                    tuple(sorted(several, key=attrgetter("name"))),
-                    self._by_owner.get(uid),
-                )
-                fresh[uid] = before if before == now else now
-            self._groups, self._by_owner = groups, fresh
+            fresh = {
+                uid: tuple(sorted(several, key=attrgetter("name")))
+                for uid, several in by_owner.items()
+            }
+            before = self._by_owner
+            kept = {uid: before[uid] for uid, now in fresh.items() if before.get(uid) == now}
+            self._groups, self._by_owner = groups, fresh | kept
         return self._by_owner
 
 

@@ -576,18 +576,10 @@ def _basic(
         minima={},
     )
     try:
-        leaves = basic_leaves(workload_parts(kind, request, plain).roots)
-        groups = [
-            group
-            for leaf in leaves
-            for group in _groups_of(
-                workload, leaf, plain, _one_priority_class(workload, leaf), "", is_root=True
-            )
-        ]
-        _check_names(workload, leaves, groups)
+        groups = _groups(workload, basic_leaves(workload_parts(kind, request, plain).roots), plain)
     except InvalidPolicy as invalid:
         return CompiledTree(outcome="refused", refusal=invalid.refusal)
-    return CompiledTree(outcome="basic", groups=tuple(groups), refusal=refusal)
+    return CompiledTree(outcome="basic", groups=groups, refusal=refusal)
 
 
 def _invalid(workload: WorkloadObject, reason: str, field: str, text: str) -> InvalidPolicy:
@@ -598,7 +590,6 @@ def _invalid(workload: WorkloadObject, reason: str, field: str, text: str) -> In
 
 _KUEUE = "kueue.x-k8s.io/podset-"
 _PODSET_WORDS = ("required", "preferred")
-_EXAMPLE = '[{"topology": "net/block", "size": "64"}, {"topology": "net/rack", "size": "16"}]'
 _EXAMPLE = '[{"topology": "net/block", "size": "64"}, {"topology": "net/rack", "size": "16"}]'
 _SLICE_SIZE = f"{_KUEUE}slice-size"
 _SLICE_LEVELS = f"{_KUEUE}slice-required-topology-constraints"
@@ -811,20 +802,22 @@ def _groups_of(
 ) -> Iterable[GroupSpec]:
     given = part.given
     constraints = given.constraints if given else _constraints(part, policy, is_root=is_root)
-    group = GroupSpec(
-        kind="PodGroup" if isinstance(part, Leaf) else "CompositePodGroup",
+    is_leaf, required = isinstance(part, Leaf), set[str]()
+    if isinstance(part, Composite) and part.minimum != BASIC:
+        required = {child.name for child in part.children}.intersection(part.required)
+    yield GroupSpec(
+        kind="PodGroup" if is_leaf else "CompositePodGroup",
         name=part.name,
         parent=parent,
         basic=part.minimum == BASIC,
         minimum=max(1, part.minimum),
-        required=_required(part),
+        required=tuple(sorted(required)),
         **constraint_fields(constraints),
         disruption_mode=_disruption(part, policy),
         priority_class=priority_class,
         workload=given.workload if given else "",
         template=given.template if given else "",
     )
-    yield group
     if isinstance(part, Leaf):
         return
     if len(part.children) > CHILDREN_MAX:
@@ -835,13 +828,6 @@ def _groups_of(
         raise _invalid(workload, "TooManyGroups", "spec", text)
     for child in part.children:
         yield from _groups_of(workload, child, policy, priority_class, part.name, is_root=False)
-
-
-def _required(part: Part) -> tuple[str, ...]:
-    """Return the names of the children without which a gang composite holds nothing, sorted."""
-    if isinstance(part, Leaf) or part.minimum == BASIC:
-        return ()
-    return tuple(sorted({child.name for child in part.children}.intersection(part.required)))
 
 
 def _constraints(part: Part, policy: TreePolicy, *, is_root: bool) -> SchedulingConstraints:
@@ -866,9 +852,8 @@ def _constraints(part: Part, policy: TreePolicy, *, is_root: bool) -> Scheduling
 
 
 def _depth(part: Part) -> int:
-    if isinstance(part, Leaf):
-        return 1
-    return 1 + max((_depth(child) for child in part.children), default=0)
+    children = () if isinstance(part, Leaf) else part.children
+    return 1 + max(map(_depth, children), default=0)
 
 
 def _disruption(part: Part, policy: TreePolicy) -> Disruption:

@@ -44,7 +44,6 @@ Disruption = Literal["single", "all"]
 NativeGroups = Literal["Ignore", "Adopt"]
 TopologySource = Literal["Kueue"]  # whose annotations of pod templates are read
 ZONE = "topology.kubernetes.io/zone"  # an example of the key of a node label
-ZONE = "topology.kubernetes.io/zone"  # an example of the key of a node label
 LEVELS_MAX = 16
 BALANCED = "Balanced"  # in annotations, behind preferred keys
 NEAR_ENTRIES_MAX = 16  # of a kind in a TreeProfile

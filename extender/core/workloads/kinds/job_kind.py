@@ -103,11 +103,8 @@ def remaining_pods(job: WorkloadObject) -> int:
 
 def _indexes(text: str) -> int:
     """Return how many indexes a list such as `1,3-5` has."""
-    count = 0
-    for part in filter(None, text.split(",")):
-        first, dash, last = part.partition("-")
-        count += int(last) - int(first) + 1 if dash else 1
-    return count
+    ranges = (part.partition("-") for part in text.split(",") if part)
+    return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
 
 
 def finished(job: WorkloadObject) -> bool:

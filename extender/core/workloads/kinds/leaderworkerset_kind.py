@@ -413,11 +413,8 @@ def _subgroups(
             "make the subgroups larger"
         )
         raise InvalidPolicy(refusal_of(workload, "TooManyGroups", field, text))
-    sizes = {}
-    for index in range(count):
-        begin, end = index * each + first, (index + 1) * each + first
-        sizes[index] = min(size, end) - max(1, begin)
-    return sizes
+    begins = {index: index * each + first for index in range(count)}
+    return {index: min(size, at + each) - max(1, at) for index, at in begins.items()}
 
 
 # --- what both kinds refuse
@@ -506,7 +503,9 @@ def _parts(workload: WorkloadObject, _policy: TreePolicy, observed: Observed) ->
     def replica_of(name: str, _labels: Mapping[str, str]) -> Replica | None:
         return split_replica(_TAIL, workload.name, name)
 
-    replicas = observed_replicas(observed, replica_of, lambda _: _replicas(workload))
+    replicas = observed_replicas(
+        observed, replica_of, lambda _: number(workload.spec, "replicas", 1)
+    )
     roots: tuple[Part, ...] = tuple(
         replica_part(workload, workload.spec, workload.annotations, replica.namer(workload.name))
         for replica in replicas
@@ -520,12 +519,8 @@ def _parts(workload: WorkloadObject, _policy: TreePolicy, observed: Observed) ->
     return WorkloadParts(roots=roots, notices=notices)
 
 
-def _replicas(workload: WorkloadObject) -> int:
-    return number(workload.spec, "replicas", 1)
-
-
 def _planned_uses(workload: WorkloadObject) -> tuple[LeafUse, ...]:
-    names = (f"-{index}-{PLANNED}" for index in range(_replicas(workload)))
+    names = (f"-{index}-{PLANNED}" for index in range(number(workload.spec, "replicas", 1)))
     return tuple(LeafUse(name=joined_name(workload.name, name), pods=1) for name in names)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.render.leaf_name_expression import cel_of
+from deploy.render.render_leaf_policy import cel_of
 from extender.core.workloads.kind_table import KINDS, NAME_RULES, kind_of_pod, leaf_of_pod
 from extender.core.workloads.name_rules import (
     NAME_MAX,
