@@ -23,13 +23,7 @@ import msgspec
 
 from extender.core.capacity.capacity_claims import claimed_under_victims
 from extender.core.capacity.free_capacity import used_capacity_on, used_requests
-from extender.core.log.events import (
-    AnyEventData,
-    NewEvent,
-    NodeRejected,
-    ReleasedPod,
-    ReservationReleased,
-)
+from extender.core.log import events as ev
 from extender.core.log.reservation_state import (
     ChangedMembers,
     RejectionKey,
@@ -304,40 +298,42 @@ def decide_rejections(
     *,
     actor: str,
     now_ms: int,
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the events for confirmed rejections, and the releases of reservations that must be planned again.
 
     Of a tree without bound members all reservations are released, of a started one only the rejected ones. The latter
     also holds if all rejected members have pod affinity: the other members wait at bind meanwhile, and without them
     kube-scheduler would reject every node, and not try again.
     """
-    drafts: list[NewEvent] = []
+    drafts: list[ev.NewEvent] = []
     for gang_uid in sorted({r.gang_uid for r in refused}):
         root = state.gangs[gang_uid]
         rejected = sorted((r for r in refused if r.gang_uid == gang_uid), key=lambda r: r.pod)
-        events: list[AnyEventData] = []
+        events: list[ev.AnyEventData] = []
         for r in rejected:
             unmodelled = view.pods[r.uid].shape.unmodelled
             # Volumes and claims differ from pod to pod; everything else is the same for all pods of a shape.
             by_shape = not any("claim" in t or "volume" in t for t in unmodelled)
             path, until_ms = view.pods[r.uid].path, now_ms + TTL_MS
             events.append(
-                NodeRejected(pod=path, uid=r.uid, node=r.node, by_shape=by_shape, until_ms=until_ms)
+                ev.NodeRejected(
+                    pod=path, uid=r.uid, node=r.node, by_shape=by_shape, until_ms=until_ms
+                )
             )
         with_affinity = all(view.pods[r.uid].shape.has_pod_affinity for r in rejected)
         whole = not root.bound and gang_uid not in started and not with_affinity
         released = sorted(root.reservations.values(), key=lambda r: r.pod) if whole else rejected
         names = ", ".join(f"{r.node} for {r.pod}" for r in rejected[:5])
         events.append(
-            ReservationReleased(
+            ev.ReservationReleased(
                 plan=rejected[0].plan,
                 reason="node-rejected",
-                pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in released),
+                pods=tuple(ev.ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in released),
                 message=f"kube-scheduler refused {names}",
             )
         )
         drafts += [
-            NewEvent(gang_uid=root.uid, gang=root.gang, data=f, actor=actor, cause="filter verb")
+            ev.NewEvent(gang_uid=root.uid, gang=root.gang, data=f, actor=actor, cause="filter verb")
             for f in events
         ]
     return drafts

@@ -38,14 +38,8 @@ from extender.core.capacity.capacity_claims import (
     not_free,
 )
 from extender.core.capacity.free_capacity import make_row, used_capacity_on
+from extender.core.log import events as ev
 from extender.core.log.capacity_claim import CapacityClaim, ClaimKind, planned_claims
-from extender.core.log.events import (
-    CapacityHeld,
-    CapacityHoldReleased,
-    GroupRecord,
-    HoldEndReason,
-    NewEvent,
-)
 from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import (
     CapacityHold,
@@ -552,7 +546,7 @@ def decide_hold(
     context: EventContext,
     *,
     until_us: int,
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the events that hold capacity for a tree; none if that is not possible any more.
 
     Args:
@@ -564,7 +558,7 @@ def decide_hold(
     minimum = tuple(a for a in plan.assignments if not a.extra)
     if root is None or root.uid in state.capacity_holds or not minimum:
         return []
-    held = CapacityHeld(
+    held = ev.CapacityHeld(
         hold=context.plan,
         kind=tree.root.key.kind,
         priority=tree.root.priority,
@@ -588,7 +582,7 @@ def decide_hold(
         context.draft(
             hold.gang_uid,
             hold.gang,
-            CapacityHoldReleased(hold=hold.hold, reason="superseded", message=text),
+            ev.CapacityHoldReleased(hold=hold.hold, reason="superseded", message=text),
         )
         for hold in ending
     ]
@@ -642,18 +636,18 @@ def decide_hold_ends(
     now: ReconcileContext,
     *,
     enabled: bool,
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the events that end capacity holds now."""
 
-    def end_of(hold: CapacityHold) -> Iterator[NewEvent]:
+    def end_of(hold: CapacityHold) -> Iterator[ev.NewEvent]:
         ended = _hold_end(view, state, forest, hold, now.now_us)
         if ended is None and not enabled:
             ended = ("disabled", "holding capacity is switched off")
         if ended is not None:
-            data = CapacityHoldReleased(hold=hold.hold, reason=ended[0], message=ended[1])
+            data = ev.CapacityHoldReleased(hold=hold.hold, reason=ended[0], message=ended[1])
             yield now.draft(hold.gang_uid, hold.gang, data)
 
-    drafts: list[NewEvent] = []
+    drafts: list[ev.NewEvent] = []
     for hold in sorted(state.capacity_holds.values(), key=lambda h: h.position):
         name = f"capacity hold of {hold.gang}"
         drafts += now.gangs.decide(hold.gang_uid, name, functools.partial(end_of, hold))
@@ -662,7 +656,7 @@ def decide_hold_ends(
 
 def _hold_end(
     view: ClusterView, state: ReservationState, forest: Forest, hold: CapacityHold, now_us: int
-) -> tuple[HoldEndReason, str] | None:
+) -> tuple[ev.HoldEndReason, str] | None:
     """Return why a hold ends now, with the reason as text; None: it does not."""
     root = state.gangs.get(hold.gang_uid)
     tree = forest.trees.get(group_key_of(root)) if root is not None else None
@@ -700,7 +694,7 @@ def _change(view: ClusterView, tree: Tree, hold: CapacityHold) -> str:
     return ""
 
 
-def _minima(groups: Collection[GroupRecord]) -> frozenset[tuple[object, ...]]:
+def _minima(groups: Collection[ev.GroupRecord]) -> frozenset[tuple[object, ...]]:
     return frozenset((g.kind, g.name, g.parent, g.basic, g.minimum, g.required) for g in groups)
 
 

@@ -22,13 +22,7 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from extender.core.admit.verdict_events import group_records
-from extender.core.log.events import (
-    AlternativeRecord,
-    AssignmentRecord,
-    PreemptionPlanned,
-    VictimPod,
-    VictimUnit,
-)
+from extender.core.log import events as ev
 from extender.core.log.gang_phase import satisfied
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView, eviction_priority, groups_above
@@ -61,7 +55,7 @@ class VictimChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The answer; if it has a `plan`, that is recorded first (see `recorded`)."""
 
     candidates: tuple[NodeCandidate, ...]
-    plan: PreemptionPlanned | None = None
+    plan: ev.PreemptionPlanned | None = None
 
 
 class _Option(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,15 +261,15 @@ def _breaks(tree: OfferedTree, units: Iterable[OfferedUnit]) -> bool:
 
 def _plan(
     verb_input: PreemptVerbInput, best: _Option, others: list[_Option], preemption: PlanId
-) -> PreemptionPlanned:
-    return PreemptionPlanned(
+) -> ev.PreemptionPlanned:
+    return ev.PreemptionPlanned(
         preemption=preemption,
         kind="Pod",
         priority=verb_input.priority,
         victims=tuple(map(_victim_unit, best.units)),
         cost=_numbers(best.price),
         alternatives=tuple(
-            AlternativeRecord(
+            ev.AlternativeRecord(
                 units=tuple(unit.name for unit in other.units),
                 cost=_numbers(other.price),
                 reason=f"node {other.candidate.node}: costs more",
@@ -284,7 +278,7 @@ def _plan(
         ),
         shapes=(verb_input.requests,),
         assignments=(
-            AssignmentRecord(
+            ev.AssignmentRecord(
                 pod=verb_input.pod, uid=verb_input.uid, group="", node=best.candidate.node
             ),
         ),
@@ -293,22 +287,26 @@ def _plan(
     )
 
 
-def _victim_unit(unit: OfferedUnit) -> VictimUnit:
-    return VictimUnit(
+def _victim_unit(unit: OfferedUnit) -> ev.VictimUnit:
+    return ev.VictimUnit(
         kind=unit.kind,
         path=unit.path,
         uid=unit.uid,
         priority=unit.priority,
-        pods=tuple(VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=p.group) for p in unit.pods),
+        pods=tuple(
+            ev.VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=p.group) for p in unit.pods
+        ),
         cost=unit_cost(unit.priority, unit.pods, sum(pod.lost_min for pod in unit.pods)),
     )
 
 
-def planned_event(view: ClusterView, plan: PreemptionPlanned, digest: str) -> PreemptionPlanned:
+def planned_event(
+    view: ClusterView, plan: ev.PreemptionPlanned, digest: str
+) -> ev.PreemptionPlanned:
     """Return a plan with the digest of its input, and with the pods that already terminate on its node."""
     (assigned,) = plan.assignments
     already_terminating = tuple(
-        VictimPod(pod=p.path, uid=p.uid, node=assigned.node)
+        ev.VictimPod(pod=p.path, uid=p.uid, node=assigned.node)
         for p in view.on_node.get(assigned.node, {}).values()
         if p.deleting
     )
