@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from extender.core.capacity.capacity_claims import claimed_under_victims
+from extender.core.capacity.capacity_claims import claimed_under_victims, released_pods
 from extender.core.capacity.free_capacity import used_capacity_on, used_requests
 from extender.core.log import events as ev
 from extender.core.log.reservation_state import (
@@ -328,7 +328,7 @@ def decide_rejections(
             ev.ReservationReleased(
                 plan=rejected[0].plan,
                 reason="node-rejected",
-                pods=tuple(ev.ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in released),
+                pods=released_pods(released),
                 message=f"kube-scheduler refused {names}",
             )
         )
@@ -360,12 +360,14 @@ class NodeRejections:
                 or (key, rejection.at_ms) in self._forgotten
             ):
                 continue
+            # any change ends the first rejection
+            firm_ms = REPEATED_MS << min(rejection.times - 2, 6) if rejection.times > 1 else 0
             evidence = self._evidence.get(key)
             if evidence is None or evidence[0] != rejection.at_ms:
                 self._evidence[key] = (rejection.at_ms, node, usage, pod.shape)
             elif (
                 evidence[1] is not node or evidence[2] is not usage or evidence[3] != pod.shape
-            ) and now_ms >= _firm_until(rejection.at_ms, rejection.times):
+            ) and now_ms >= rejection.at_ms + firm_ms:
                 self._forgotten.add((key, rejection.at_ms))
                 continue
             held.add(key)
@@ -373,9 +375,3 @@ class NodeRejections:
         self._evidence = {k: v for k, v in self._evidence.items() if k in recorded}
         self._forgotten = {entry for entry in self._forgotten if entry[0] in recorded}
         return frozenset(held)
-
-
-def _firm_until(at_ms: int, times: int) -> int:
-    if times < 2:  # noqa: PLR2004 -- any change ends the first rejection
-        return at_ms
-    return at_ms + int(REPEATED_MS * 2 ** min(times - 2, 6))

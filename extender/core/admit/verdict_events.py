@@ -135,16 +135,9 @@ def is_recorded(
 
 
 def _differs(root: GangState | None, data: ev.GangUnschedulable) -> bool:
-    if root is None or root.last_decision is None:
-        return True
-    last = root.last_decision
-    before = (last.outcome, last.reasons, last.help, last.when_empty)
-    return before != (
-        data.outcome,
-        data.reasons + data.preemption_notes,
-        data.help,
-        data.when_empty,
-    )
+    last = root.last_decision if root is not None else None
+    now = (data.outcome, data.reasons + data.preemption_notes, data.help, data.when_empty)
+    return last is None or (last.outcome, last.reasons, last.help, last.when_empty) != now
 
 
 def _refusal(
@@ -271,14 +264,12 @@ def still_holds(request: PlanRequest, plan: Plan, now: PlanRequest) -> bool:
             return False
         if any(new.free.get(resource, 0) < amount for resource, amount in capacity.items()):
             return False
-    return not _uses_rejected_node(plan, now)
-
-
-def _uses_rejected_node(plan: Plan, now: PlanRequest) -> bool:
     refused: set[tuple[NodeName, PodUid | int | None]] = {
         (v.node, v.uid if v.uid is not None else v.shape) for v in now.rejected_nodes
     }
-    return any((a.node, a.uid) in refused or (a.node, a.shape) in refused for a in plan.assignments)
+    return not any(
+        (a.node, a.uid) in refused or (a.node, a.shape) in refused for a in plan.assignments
+    )
 
 
 # --- whether a refusal holds: a refused tree is not planned again until some node has gained capacity

@@ -530,7 +530,6 @@ def released_pods(claims: Iterable[CapacityClaim]) -> tuple[ev.ReleasedPod, ...]
 
 def _replaced_past_us(root: GangState, tree: Tree | None, hold: CapacityClaim) -> bool:
     """Return whether a member of the leaf that the log does not have yet runs on the node of the hold."""
-    key = leaf_of(root, hold.group)
-    members = tree.members.get(key, ()) if tree is not None else ()
+    members = tree.members.get(leaf_of(root, hold.group), ()) if tree is not None else ()
     recorded = (root.bound, root.reservations)
     return any(p.node == hold.node and not any(p.uid in k for k in recorded) for p in members)

@@ -69,7 +69,7 @@ from extender.core.planner.plan_types import (
 )
 from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.reconcile.drift import ReconcileContext
-from extender.core.reconcile.reservation_checks import unassigned, unfit_pods
+from extender.core.reconcile.reservation_checks import is_unassigned, unfit_pods
 
 # --- how much of a hold is free already, and what holds of others take from a tree
 
@@ -79,27 +79,11 @@ HELD_FOR_MOVES: Final = "free capacity is held for the new pods of members that 
 NOTHING_LEAVES: Final[Mapping[NodeName, Mapping[str, int]]] = MappingProxyType({})
 
 
-class HoldProgress(msgspec.Struct, frozen=True, gc=False):
-    """How many pods of a hold would fit now on the nodes where capacity is held for them."""
-
-    fitting: int
-    pods: int
-    nodes: int
-
-    def sentence(self) -> str:
-        """Return it as text.
-
-        >>> HoldProgress(24, 32, 4).sentence()
-        'capacity is held for it on 4 nodes as it frees: 24 of 32 pods would fit now'
-        """
-        nodes = counted(self.nodes, "node")
-        return f"capacity is held for it on {nodes} as it frees: {self.fitting} of {counted(self.pods, 'pod')} would fit now"
-
-
-def hold_progress(view: ClusterView, state: ReservationState, hold: CapacityHold) -> HoldProgress:
-    """Return the progress of a hold."""
+def hold_progress_text(view: ClusterView, state: ReservationState, hold: CapacityHold) -> str:
+    """Return how many pods of a hold would fit now on the nodes where capacity is held for them, as a sentence without its end."""
     fitting = fitting_pods(view, state, hold.gang_uid, hold.pods, hold.priority)
-    return HoldProgress(fitting, len(hold.pods), len(nodes_of(hold)))
+    nodes, pods = counted(len(nodes_of(hold)), "node"), counted(len(hold.pods), "pod")
+    return f"capacity is held for it on {nodes} as it frees: {fitting} of {pods} would fit now"
 
 
 def fitting_pods(
@@ -558,12 +542,14 @@ def decide_hold(
     minimum = tuple(a for a in plan.assignments if not a.extra)
     if root is None or root.uid in state.capacity_holds or not minimum:
         return []
+    decision = root.last_decision
+    reasons = (decision.reasons_reduced or decision.reasons) if decision is not None else ()
     held = ev.CapacityHeld(
         hold=context.plan,
         kind=tree.root.key.kind,
         priority=tree.root.priority,
         waiting_since_us=root.refused_since_us,
-        reason=_reason(root),
+        reason=next(iter(reasons), ""),
         until_us=until_us,
         groups=group_records(tree, plan),
         shapes=tuple(dict(shape.requests) for shape in request.shapes),
@@ -587,11 +573,6 @@ def decide_hold(
         for hold in ending
     ]
     return [*drafts, draft_for(tree, msgspec.structs.replace(held, fitting=fitting), context)]
-
-
-def _reason(root: GangState) -> str:
-    decision = root.last_decision
-    return next(iter(decision.reasons_reduced or decision.reasons), "") if decision else ""
 
 
 def _without_place(
@@ -700,9 +681,7 @@ def _minima(groups: Collection[ev.GroupRecord]) -> frozenset[tuple[object, ...]]
 
 def _waits(view: ClusterView, held: CapacityClaim) -> bool:
     pod = view.pods.get(held.uid)
-    return (
-        pod is not None and unassigned(view, pod.uid) and dict(pod.shape.requests) == held.requests
-    )
+    return pod is not None and is_unassigned(pod) and dict(pod.shape.requests) == held.requests
 
 
 def _lost_node(view: ClusterView, hold: CapacityHold) -> str:
@@ -728,7 +707,7 @@ def _is_taken(
         if not may_leave(pod):
             add_amounts(used, dict(pod.shape.requests))
     for claim in above:
-        waits = claim.kind == "reservation" and unassigned(view, claim.uid)
+        waits = claim.kind == "reservation" and is_unassigned(view.pods.get(claim.uid))
         if waits or claim.kind == "preemption":
             add_amounts(used, claim.requests)
     allocatable = view.nodes[name].allocatable

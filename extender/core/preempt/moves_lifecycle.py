@@ -39,20 +39,13 @@ class MovesContext(ev.EventSource, frozen=True, kw_only=True):
 
 
 def decide_moves(
-    view: ClusterView, state: ReservationState, forest: Forest, context: MovesContext
-) -> list[ev.NewEvent]:
-    """Return the events that bring the moves that are under way up to date with the state."""
-    moves = state.moves
-    return [] if moves is None else list(_events(view, state, forest, moves, context))
-
-
-def _events(
     view: ClusterView,
     state: ReservationState,
     forest: Forest,
     moves: PendingMoves,
     context: MovesContext,
 ) -> Iterator[ev.NewEvent]:
+    """Yield the events that bring the moves that are under way up to date with the state."""
     move, root = moves.current, state.gangs.get(moves.current.gang_uid)
     if root is None:
         yield ended(moves, context, "changed", f"gang {move.gang} was removed")
@@ -191,8 +184,7 @@ def ended(
         message=message,
         by=by,
     )
-    draft = source.draft(NIL_GANG, "", data)
-    return msgspec.structs.replace(draft, cause_position=moves.position)
+    return msgspec.structs.replace(source.draft(NIL_GANG, "", data), cause_position=moves.position)
 
 
 def with_new_node(

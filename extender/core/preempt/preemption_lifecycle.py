@@ -33,6 +33,7 @@ from extender.core.log.each_gang import EachGang
 from extender.core.log.reservation_state import PendingPreemption, ReservationState, Victim
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import Epoch, GangUid, GroupKey, NodeName, PlanId, PodUid
+from extender.core.model.message_formatting import join_names
 from extender.core.model.pod_groups import Forest, kind_of
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, name_for, namespace_of
@@ -221,14 +222,9 @@ def _cancel_reason(
         return "invalid", tree.problems[0].message if tree is not None else moved
     claimed = [c.uid for claims in preemption.claims.values() for c in claims]
     claimants = claimed or preemption.extras
-    if claimants and not any(_waits(view, uid) for uid in claimants):
+    if claimants and all(pod is None or pod.deleting for pod in map(view.pods.get, claimants)):
         return "preemptor-deleted", "the members that the capacity was claimed for are gone"
     return "", ""
-
-
-def _waits(view: ClusterView, uid: PodUid) -> bool:
-    pod = view.pods.get(uid)
-    return pod is not None and not pod.deleting
 
 
 def preemptor_key(preemption: PendingPreemption) -> GroupKey:
@@ -474,8 +470,7 @@ def takeovers_by_pods(
     for uid, preemption in state.preemptions.items():
         if not preemption.ended and preemption.id not in ends:
             name = f"takeover from {preemption.gang}"
-            decide = functools.partial(end_of, uid, preemption)
-            drafts += context.gangs.decide(uid, name, decide)
+            drafts += context.gangs.decide(uid, name, functools.partial(end_of, uid, preemption))
     return drafts
 
 
@@ -528,5 +523,4 @@ def _on(nodes: Collection[NodeName]) -> str:
     if not nodes:
         return ""
     several = "nodes" if len(nodes) > 1 else "node"
-    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
-    return f" on {several} {', '.join(sorted(nodes)[:NAMED_MAX])}{more}"
+    return f" on {several} {join_names(sorted(nodes), NAMED_MAX)}"

@@ -251,8 +251,7 @@ def _after_evictions(request: PlanRequest, units: Collection[PlanUnit]) -> PlanR
     source = request.evictable or Evictable(priority=0)
     removed = {p.uid for unit in units for p in unit.pods} | {p.uid for p in source.going}
     pods = [p for unit in source.units for p in unit.pods if p.uid in removed]
-    bare = without(request, [*pods, *source.going])
-    return msgspec.structs.replace(bare, evictable=None)
+    return msgspec.structs.replace(without(request, [*pods, *source.going]), evictable=None)
 
 
 def decide_preemption(

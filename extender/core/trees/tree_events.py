@@ -103,11 +103,9 @@ def decide_tree(
     request: CompileRequest, before: WorkloadTree | None
 ) -> tuple[TreeEvent | None, bytes]:
     """Compile a workload, and return the event to record (None: nothing changed), and the canonical input."""
-    kind = BY_KIND[request.workload.kind]
-    result = compile_tree(kind, request)
+    result = compile_tree(BY_KIND[request.workload.kind], request)
     if result.outcome == "kept-out":
-        retired = retire(before, "scheduled-by-other") if before else None
-        return retired, b""
+        return retire(before, "scheduled-by-other") if before else None, b""
     encoded = _ENCODER.encode(request)  # canonical: equal inputs give equal bytes
     event = _event(request, result, digest_of(encoded, ()))
     return (event if before is None or _differs(event, before) else None), encoded

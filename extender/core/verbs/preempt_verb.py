@@ -21,13 +21,14 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from extender.core.admit.plan_request import is_running
 from extender.core.admit.verdict_events import group_records
 from extender.core.log import events as ev
 from extender.core.log.gang_phase import satisfied
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView, eviction_priority, groups_above
 from extender.core.model.ids import NodeName, PlanId, PodUid
-from extender.core.model.pod_groups import Forest, Group, Tree
+from extender.core.model.pod_groups import Forest, Group
 from extender.core.model.pods import Pod
 from extender.core.planner.plan_types import PLANNER_VERSION
 from extender.core.planner.preempt.post_eviction_view import PRIORITY_OFFSET, VictimCost, unit_cost
@@ -158,7 +159,8 @@ def _units(
         tree = forest.tree_of(pod.group) if not pod.deleting else None
         name = str(tree.root.key) if tree is not None else ""
         if tree is not None and name not in trees:
-            trees[name] = _tree(tree)
+            running = Counter(p.group.name for p in tree.pods if p.group and is_running(p))
+            trees[name] = OfferedTree(name, group_records(tree, None), dict(running))
         kind, path, uid, pods = "Pod", pod.path, str(pod.uid), [pod]
         if whole:
             group = whole[-1]
@@ -180,18 +182,7 @@ def _offered(pod: Pod, now_us: int = 0) -> OfferedPod:
 def _running_below(view: ClusterView, forest: Forest, group: Group) -> list[Pod]:
     tree = forest.tree_of(group.key)
     members = tree.pods if tree is not None else ()
-    return [
-        p
-        for p in members
-        if p.node is not None and not p.deleting and group in groups_above(view, p.group)
-    ]
-
-
-def _tree(tree: Tree) -> OfferedTree:
-    running = Counter(
-        p.group.name for p in tree.pods if p.group and p.node is not None and not p.deleting
-    )
-    return OfferedTree(str(tree.root.key), group_records(tree, None), dict(running))
+    return [p for p in members if is_running(p) and group in groups_above(view, p.group)]
 
 
 # --- the choice
