@@ -208,7 +208,7 @@ class MoveController:
             longest_us=self._settings.reservation_ttl_s * 1_000_000,
             refusal=self._refusal,
         )
-        return decide_moves(view, state, forest, context)
+        return list(decide_moves(view, state, forest, moves, context))
 
     def sync(self, view: ClusterView, forest: Forest, state: ReservationState) -> None:
         """Queue the eviction that is due by the committed state, and forget moves that are over."""

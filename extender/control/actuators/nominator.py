@@ -33,7 +33,7 @@ from extender.core.log.reservation_state import (
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import PlanId, PodUid
 from extender.core.model.pods import GATE, Pod
-from extender.core.reconcile.reservation_checks import unassigned
+from extender.core.reconcile.reservation_checks import is_unassigned
 from extender.core.verbs.filter_and_prioritize import COMMITTED_LAST
 from extender.ports.cluster_ports import Cluster, PodRef
 from extender.runtime.periodic import ObjectFaults
@@ -188,7 +188,9 @@ class Nominator:
         waiting = [
             r
             for r in claims_of_kind(state, "reservation")
-            if released.get(r.uid) == r.plan and r.uid not in fresh and unassigned(view, r.uid)
+            if released.get(r.uid) == r.plan
+            and r.uid not in fresh
+            and is_unassigned(view.pods.get(r.uid))
         ]
         in_turn.sort(key=lambda r: r.pod)
         now = list(next_to_release(view, in_turn, waiting, self._arrived))
@@ -217,7 +219,7 @@ class Nominator:
             self._queue.add(claim.uid)
 
     def _clear_stale(self, view: ClusterView, candidates: Iterable[PodUid]) -> None:
-        """Queue the removal of nominations without a reservation, which kube-scheduler still counts.
+        """Queue the removal of nominations of members without a reservation or claim, which kube-scheduler still counts.
 
         Args:
             candidates: Pods that have changed since the last run, or whose claim or reservation has ended.
@@ -225,17 +227,13 @@ class Nominator:
         before, self._clearing = self._clearing, {}
         for uid in {*before, *candidates}:
             pod = view.nominated.get(uid)
-            if pod is not None and self._is_stale(pod):
+            is_used = uid in self._started or uid in self._later or uid in self._promised
+            if pod is not None and pod.group is not None and not (is_used or pod.deleting):
                 self._clearing[uid] = pod
         fresh = [pod for uid, pod in self._clearing.items() if uid not in before]
         for pod in sorted(fresh, key=lambda p: p.path):  # the set's order differs in each process
             self._stale.add(pod.uid)
         self._stale.retain_only(self._clearing.keys())
-
-    def _is_stale(self, pod: Pod) -> bool:
-        """Return whether a nominated pod is a member without reservation and claim."""
-        is_used = pod.uid in self._started or pod.uid in self._later or pod.uid in self._promised
-        return not is_used and pod.group is not None and not pod.deleting
 
     async def run(self) -> None:
         """Write until cancelled."""

@@ -434,8 +434,7 @@ class StatusReporter:
             text = _event_text(run, leaf, readers_of(leaf.namespace, show_names=self._show_names))
             for pod in fresh[:NOTICES_PER_TREE_MAX]:
                 ref = PodRef.at(pod.path, pod.uid)
-                event = K8sEvent.about(ref, text, reason="FailedScheduling", warning=True)
-                self._jobs.add(event)
+                self._jobs.add(K8sEvent.about(ref, text, reason="FailedScheduling", warning=True))
             reported |= {pod.uid: reason for pod in waiting}
         return _Leaf(inputs, reason, since_ms, reported, settled)
 
@@ -553,7 +552,8 @@ def _never_fits(root: GangState) -> bool:
 def _satisfied_condition(
     tree: Tree, group: Group, root: GangState, readers: Visibility
 ) -> Condition | None:
-    leaves = {group.key.name} if group.key.kind == "PodGroup" else _leaves_below(tree, group)
+    below = (group, *tree.below(group.key))
+    leaves = {leaf.key.name for leaf in below if leaf.key.kind == "PodGroup"}
     bound = sum(1 for member in root.bound.values() if member.group in leaves)
     if not bound:
         return None
@@ -606,13 +606,3 @@ def _problem_text(tree: Tree) -> str:
     first, *others = (problem.message for problem in tree.problems)
     answer = f"{spaced(tree.root.key)} {invalid_text(first)}"
     return Sentences(answer=answer, reasons=tuple(others)).message()
-
-
-def _leaves_below(tree: Tree, group: Group) -> set[str]:
-    names: set[str] = set()
-    for child in tree.children.get(group.key, ()):
-        if child.key.kind == "PodGroup":
-            names.add(child.key.name)
-        else:
-            names |= _leaves_below(tree, child)
-    return names

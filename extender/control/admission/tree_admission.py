@@ -429,7 +429,10 @@ class TreeAdmission:
         self, tree_request: TreeRequest, progress: AdmissionProgress, *, last: bool
     ) -> AdmissionOutcome:
         root, request = tree_request.tree.root, tree_request.request
-        held_up = _is_held_up(tree_request.tree, progress)
+        # by the search of a tree that comes first
+        held_up = progress.searched_priority is not None and (
+            root.priority < progress.searched_priority or progress.holds_up_equals
+        )
         pending = awaited_preemption(tree_request.now.pending, root.uid)
         started_ms = self._parts.clock.monotonic_ms()
         answer = self._plan_at_once(root.uid, request)
@@ -529,8 +532,7 @@ class TreeAdmission:
         started_ms = self._parts.clock.monotonic_ms()
         answer, pending.long = self._parts.planner.at_once(request), None
         if isinstance(answer, str):
-            took_ms = self._parts.clock.monotonic_ms() - started_ms
-            pending.long = _LongWork(request, answer, took_ms)
+            pending.long = _LongWork(request, answer, self._parts.clock.monotonic_ms() - started_ms)
         return answer
 
     def _hold_up(self, tree: Tree, progress: AdmissionProgress) -> None:
@@ -675,10 +677,3 @@ def _decided_at(state: ReservationState, uid: GangUid) -> Position | None:
     root = state.gangs.get(uid)
     decision = root.last_decision if root is not None else None
     return decision.position if decision is not None else None
-
-
-def _is_held_up(tree: Tree, progress: AdmissionProgress) -> bool:
-    """Return whether a tree waits for the search of one that comes first."""
-    if progress.searched_priority is None:
-        return False
-    return tree.root.priority < progress.searched_priority or progress.holds_up_equals

@@ -22,6 +22,7 @@ import msgspec
 
 from extender.control.log.leader import Leader
 from extender.core.admit.gate_removal_order import unit_key
+from extender.core.capacity.capacity_claims import released_pods
 from extender.core.log import events as ev
 from extender.core.log.gang_phase import missing
 from extender.core.log.reservation_state import (
@@ -249,8 +250,7 @@ class BindBarriers:
             root = state.gangs.get(barrier.gang_uid)
             if root is not None and root is barrier.root and barrier.waits():
                 continue  # each arrival was compared with this state when it came
-            look = functools.partial(self._compare, barrier, root)
-            if self._faults.attempt(barrier.label, look):
+            if self._faults.attempt(barrier.label, functools.partial(self._compare, barrier, root)):
                 barrier.root = root
             if (root is None or not root.reservations) and not barrier.arrivals:
                 self._stop_timer(barrier)
@@ -546,10 +546,7 @@ class BindBarriers:
             unit_key(root, m.group) == barrier.key for m in root.bound.values()
         )
         if not started:
-            released = tuple(
-                ev.ReleasedPod(pod=r.pod, uid=r.uid, node=r.node)
-                for r in sorted(unit.values(), key=lambda r: r.pod)
-            )
+            released = released_pods(sorted(unit.values(), key=lambda r: r.pod))
             text = "the minimum did not reach bind in time"
             events.append(
                 ev.ReservationReleased(

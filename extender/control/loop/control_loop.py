@@ -28,7 +28,7 @@ from extender.control.published.pass_result import Observation
 from extender.core.admit.native_gang_scheduling import gates_to_remove
 from extender.core.admit.plan_request import is_refused, refused_members
 from extender.core.fairness.search_turns import SearchTurn
-from extender.core.holds.hold_planning import hold_progress
+from extender.core.holds.hold_planning import hold_progress_text
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.errors import ClusterUnavailable, NotLeading, StoreUnavailable
@@ -175,7 +175,10 @@ class ControlLoop:
         await pace.yield_if_due()
         await self._step("rejected nodes", self._reconciler.record_rejections, begun)
         await pace.yield_if_due()
-        self._end_recovery(terms)
+        # admit again after lost events: bound members are in the log again, reservations are not
+        if self._parts.leader.recovery_reason:
+            self._parts.barriers.sync(self._parts.leader.committed)
+            self._parts.leader.end_recovery(terms)
         await self._step("admission", self._pending_trees.admit, begun)
         await self._step("capacity holds", self._pending_trees.hold_capacity, begun)
         await self._step("explanations", self._pending_trees.record_explanations, begun)
@@ -206,12 +209,6 @@ class ControlLoop:
         self._terms = terms
         took_ms = self._parts.clock.monotonic_ms() - begun_ms
         log.info("the view has caught up with the cluster", extra={"took_ms": took_ms})
-
-    def _end_recovery(self, terms: int) -> None:
-        """Admit again after lost events: bound members are in the log again, reservations are not."""
-        if self._parts.leader.recovery_reason:
-            self._parts.barriers.sync(self._parts.leader.committed)
-            self._parts.leader.end_recovery(terms)
 
     def _report_failures(self, *, may_record: bool) -> None:
         """Publish which step fails again and again, for the readiness checks and the metric; none while no pass is due."""
@@ -261,7 +258,7 @@ class ControlLoop:
             name = f"capacity hold of {hold.gang_uid}"
             if not self._note_faults.waits(name):
                 with self._note_faults.alone(name):
-                    notes[hold.gang_uid] = hold_progress(view, state, hold).sentence()
+                    notes[hold.gang_uid] = hold_progress_text(view, state, hold)
         self._parts.reporter.sync(view, state, forest, notes | self._parts.evictor.stall_reasons)
 
     def _warm_up(self) -> None:

@@ -53,7 +53,10 @@ class ClockMonitor:
         if self._compared != leader.epoch:
             self._compared = leader.epoch
             if ahead_us > STEP_US and not any(step.clock == "database" for step in steps):
-                steps.append(_behind_the_log(ahead_us))
+                # it happened while no process led: the log has times that are still to come
+                text = "the log has newer times; recorded times stand still until the clock has caught up"
+                behind_ms = -ahead_us // 1000
+                steps.append(ClockStepped(clock="database", step_ms=behind_ms, message=text))
         self._report(steps)
         await leader.append_own(*steps)
 
@@ -61,9 +64,3 @@ class ClockMonitor:
         for step in steps:
             extra = {"clock": step.clock, "step_ms": step.step_ms, "detail": step.message}
             log.error("clock stepped", extra=extra)
-
-
-def _behind_the_log(ahead_us: int) -> ClockStepped:
-    """Return the step that happened while no process led: the log has times that are still to come."""
-    text = "the log has newer times; recorded times stand still until the clock has caught up"
-    return ClockStepped(clock="database", step_ms=-ahead_us // 1000, message=text)

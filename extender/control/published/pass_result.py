@@ -107,5 +107,4 @@ class PublishedPass:
         Args:
             released: The plan of each member whose stage has come; not changed by the caller afterwards.
         """
-        number = self.result.number + 1
-        self.result = PassResult(number=number, terms=terms, released=released)
+        self.result = PassResult(number=self.result.number + 1, terms=terms, released=released)

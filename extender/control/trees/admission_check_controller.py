@@ -242,7 +242,9 @@ class AdmissionCheckController:
 
         Their capacity is not reserved, so it is that of the first who comes; but two of them never get it both.
         """
-        placed = self._placed_roots()
+        # gangs that have nodes, or had them until they succeeded, by namespace and name of their root
+        gangs = self._leader.committed.gangs.values()
+        placed = frozenset(g.gang for g in gangs if g.reservations or g.bound or g.succeeded)
         asked = {each.queued.uid for each in batch}
         namespace = batch[0].queued.namespace
         others: list[list[dict[str, Any]]] = []
@@ -263,13 +265,6 @@ class AdmissionCheckController:
             if len(others) == PLACING_MAX:
                 break
         return others
-
-    def _placed_roots(self) -> frozenset[str]:
-        """Return the gangs that have nodes, or had them until they succeeded, by namespace and name of their root."""
-        gangs = self._leader.committed.gangs.values()
-        return frozenset(
-            gang.gang for gang in gangs if gang.reservations or gang.bound or gang.succeeded
-        )
 
     def _is_placed(self, workload: WorkloadObject, placed: frozenset[str]) -> bool:
         """Return whether all trees that were made of a workload have nodes."""

@@ -57,15 +57,14 @@ def by_workload(
             messages.setdefault(uid, {}).setdefault(problem.reason, []).append(problem.message)
     return {
         uid: tuple(
-            Notice(reason=reason, message=text + _and_others(others))
+            Notice(
+                reason=reason,
+                message=f"{text} (and {counted(len(others), 'other group')})" if others else text,
+            )
             for reason, (text, *others) in reasons.items()
         )
         for uid, reasons in messages.items()
     }
-
-
-def _and_others(others: list[str]) -> str:
-    return f" (and {counted(len(others), 'other group')})" if others else ""
 
 
 def contested_problem(key: GroupKey, tree: WorkloadTree, other: WorkloadTree) -> Notice:

@@ -46,7 +46,6 @@ from extender.core.workloads.native_groups import (
 )
 from extender.core.workloads.tree_parts import LeafUse
 from extender.core.workloads.tree_policy import profile_of_name
-from extender.core.workloads.workload_kind import WorkloadKind
 from extender.core.workloads.workload_object import (
     TEMPLATES_KIND,
     WORKLOAD_ANNOTATION,
@@ -73,10 +72,6 @@ class _Reading(msgspec.Struct, frozen=True):
     workload: WorkloadObject
     profile: str
     retire_reason: RetireReason | None
-
-
-class _Waiting(Exception):
-    """The owner of a workload is not known yet."""
 
 
 class TreeController:
@@ -158,8 +153,7 @@ class TreeController:
         """Return the workloads with the groups of plain pods, all of which are known: the cluster is ready."""
         plain = self._plain.of(self._cluster.view().members)
         objects = view.objects.update(plain) if plain else view.objects
-        synced = view.synced | {PLAIN_PODS.kind}
-        return replace(view, objects=objects, synced=synced)
+        return replace(view, objects=objects, synced=view.synced | {PLAIN_PODS.kind})
 
     def _is_root(self, workload: WorkloadObject) -> bool:
         """Return whether trees are made from a workload itself, not from its owner."""
@@ -208,10 +202,11 @@ class TreeController:
             return (retire(before, reason), b"") if before is not None else None
         if name not in view.profiles and "TreeProfile" not in view.synced:
             return None
-        try:
-            owner = self._owner(view, kind, workload)
-        except _Waiting:
-            return None
+        # whose annotations count, and that owns the groups; None: the workload itself
+        named = kind.policy_owner(workload)
+        owner = view.objects.get(named.uid) if named is not None else None
+        if named and owner is None and named.kind in view.synced | view.pending:
+            return None  # it is not known yet
         owned = view.owned.get(workload.uid, _NO_OBJECTS)
         used = uses.get(WorkloadName(workload.kind, workload.namespace, workload.name), ())
         template_name = (owner or workload).annotations.get(WORKLOAD_ANNOTATION, "")
@@ -237,20 +232,6 @@ class TreeController:
         event, encoded = decide_tree(with_native_groups(request, made_by_others), before)
         self._compiled[workload.uid] = inputs
         return (event, encoded) if event is not None else None
-
-    def _owner(
-        self, view: WorkloadView, kind: WorkloadKind, workload: WorkloadObject
-    ) -> WorkloadObject | None:
-        """Return the object whose annotations count and that owns the groups; None: the workload itself.
-
-        Raises:
-            _Waiting: It has an owner of such a kind that is not known yet.
-        """
-        owner = kind.policy_owner(workload)
-        owning_workload = view.objects.get(owner.uid) if owner is not None else None
-        if owner and owning_workload is None and owner.kind in view.synced | view.pending:
-            raise _Waiting
-        return owning_workload
 
     def _read(self, workload: WorkloadObject) -> _Reading:
         reading = self._readings.get(workload.uid)
@@ -345,13 +326,14 @@ class AdoptionHold:
         if self._workloads is None or not is_native(root) or root.parent is not None:
             return False
         view = self._workloads.view()
-        workload = _root_most(view, view.objects.get(root.owner_uid))
+        workload = view.objects.get(root.owner_uid)
+        if workload is not None and workload.owner and BY_KIND[workload.kind].is_part(workload):
+            workload = view.objects.get(workload.owner.uid)  # the tree is its
         if workload is None:
             # its owner may be among those that are not listed yet
             return bool(view.pending & _NATIVE_KINDS)
         kind = BY_KIND[workload.kind]
-        name = profile_name(kind, workload)
-        profile = profile_of_name(name, view.profiles)
+        profile = profile_of_name(profile_name(kind, workload), view.profiles)
         if profile is None and "TreeProfile" not in view.synced:
             return True
         tree = self._leader.committed.trees.get(workload.uid)
@@ -361,10 +343,3 @@ class AdoptionHold:
             return True
         parents = {adopted_group.name: adopted_group.parent for adopted_group in tree.adopted}
         return parents.get(root.key.name, "?") != ""
-
-
-def _root_most(view: WorkloadView, workload: WorkloadObject | None) -> WorkloadObject | None:
-    """Return the workload whose tree an object belongs to; None: it has no tree."""
-    if workload is None or workload.owner is None or not BY_KIND[workload.kind].is_part(workload):
-        return workload
-    return view.objects.get(workload.owner.uid)

@@ -118,8 +118,7 @@ def victims_text(preemption: PendingPreemption, readers: Visibility = EVERYTHING
         spaced(name_for(readers, name, priority=priorities.get(name), position=preemption.position))
         for name in names
     ]
-    more = f" and {len(units) - UNITS_MAX} more" if len(units) > UNITS_MAX else ""
-    return f"{counted(len(preemption.victims), 'victim')} to go of {', '.join(units[:UNITS_MAX])}{more}"
+    return f"{counted(len(preemption.victims), 'victim')} to go of {join_names(units, UNITS_MAX)}"
 
 
 def gates_help(tree: Tree) -> str:

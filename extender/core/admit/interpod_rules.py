@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 
 from extender.core.capacity.free_capacity import UsedCapacity
 from extender.core.log.capacity_claim import CapacityClaim
-from extender.core.log.reservation_state import Reservation, ReservationState
+from extender.core.log.reservation_state import Reservation, ReservationState, reservation_of
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import join_names, spaced
@@ -268,12 +268,6 @@ def closed_domains(
     return tuple(
         PlanExclusive(key=key, taken=tuple(sorted(some))) for key, some in sorted(values.items())
     )
-
-
-def plan_exclusive(group: Group) -> PlanExclusive | UnsetType:
-    """Return the exclusive domain of a group for a plan request, without what is taken."""
-    exclusive = group.constraints.exclusive
-    return UNSET if exclusive is None else PlanExclusive(key=exclusive.key)
 
 
 def _covers(root: Group, scope: ExclusiveScope, other: Group) -> bool:
@@ -578,9 +572,8 @@ def _place(state: ReservationState, pod: Pod, priority: int) -> NodeName | None:
     """Return the node of a pod, of its reservation, or of its nomination, or None."""
     if pod.node is not None:
         return pod.node
-    root = state.gangs.get(state.gang_of[pod.uid]) if pod.uid in state.gang_of else None
-    if root is not None and pod.uid in root.reservations:
-        return root.reservations[pod.uid].node
+    if (held := reservation_of(state, pod.uid)) is not None:
+        return held.node
     return pod.nominated if pod.group is None and pod.priority >= priority else None
 
 

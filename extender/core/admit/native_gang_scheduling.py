@@ -40,8 +40,7 @@ def waits_for_all(features: ControlPlaneFeaturesDetected | None) -> bool:
     """Return whether kube-scheduler schedules a built-in group only when none of its pods is gated."""
     if features is None or not native_on(features):
         return False
-    versions = {api.rpartition(" ")[0] for api in features.served}
-    return versions != {OLD}
+    return {api.rpartition(" ")[0] for api in features.served} != {OLD}
 
 
 def bind_blockers(tree: Tree, features: ControlPlaneFeaturesDetected | None) -> tuple[str, ...]:

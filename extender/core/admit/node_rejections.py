@@ -21,15 +21,9 @@ from typing import Final
 
 import msgspec
 
-from extender.core.capacity.capacity_claims import claimed_under_victims
+from extender.core.capacity.capacity_claims import claimed_under_victims, released_pods
 from extender.core.capacity.free_capacity import used_capacity_on, used_requests
-from extender.core.log.events import (
-    AnyEventData,
-    NewEvent,
-    NodeRejected,
-    ReleasedPod,
-    ReservationReleased,
-)
+from extender.core.log import events as ev
 from extender.core.log.reservation_state import (
     ChangedMembers,
     RejectionKey,
@@ -304,40 +298,42 @@ def decide_rejections(
     *,
     actor: str,
     now_ms: int,
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the events for confirmed rejections, and the releases of reservations that must be planned again.
 
     Of a tree without bound members all reservations are released, of a started one only the rejected ones. The latter
     also holds if all rejected members have pod affinity: the other members wait at bind meanwhile, and without them
     kube-scheduler would reject every node, and not try again.
     """
-    drafts: list[NewEvent] = []
+    drafts: list[ev.NewEvent] = []
     for gang_uid in sorted({r.gang_uid for r in refused}):
         root = state.gangs[gang_uid]
         rejected = sorted((r for r in refused if r.gang_uid == gang_uid), key=lambda r: r.pod)
-        events: list[AnyEventData] = []
+        events: list[ev.AnyEventData] = []
         for r in rejected:
             unmodelled = view.pods[r.uid].shape.unmodelled
             # Volumes and claims differ from pod to pod; everything else is the same for all pods of a shape.
             by_shape = not any("claim" in t or "volume" in t for t in unmodelled)
             path, until_ms = view.pods[r.uid].path, now_ms + TTL_MS
             events.append(
-                NodeRejected(pod=path, uid=r.uid, node=r.node, by_shape=by_shape, until_ms=until_ms)
+                ev.NodeRejected(
+                    pod=path, uid=r.uid, node=r.node, by_shape=by_shape, until_ms=until_ms
+                )
             )
         with_affinity = all(view.pods[r.uid].shape.has_pod_affinity for r in rejected)
         whole = not root.bound and gang_uid not in started and not with_affinity
         released = sorted(root.reservations.values(), key=lambda r: r.pod) if whole else rejected
         names = ", ".join(f"{r.node} for {r.pod}" for r in rejected[:5])
         events.append(
-            ReservationReleased(
+            ev.ReservationReleased(
                 plan=rejected[0].plan,
                 reason="node-rejected",
-                pods=tuple(ReleasedPod(pod=r.pod, uid=r.uid, node=r.node) for r in released),
+                pods=released_pods(released),
                 message=f"kube-scheduler refused {names}",
             )
         )
         drafts += [
-            NewEvent(gang_uid=root.uid, gang=root.gang, data=f, actor=actor, cause="filter verb")
+            ev.NewEvent(gang_uid=root.uid, gang=root.gang, data=f, actor=actor, cause="filter verb")
             for f in events
         ]
     return drafts
@@ -364,12 +360,14 @@ class NodeRejections:
                 or (key, rejection.at_ms) in self._forgotten
             ):
                 continue
+            # any change ends the first rejection
+            firm_ms = REPEATED_MS << min(rejection.times - 2, 6) if rejection.times > 1 else 0
             evidence = self._evidence.get(key)
             if evidence is None or evidence[0] != rejection.at_ms:
                 self._evidence[key] = (rejection.at_ms, node, usage, pod.shape)
             elif (
                 evidence[1] is not node or evidence[2] is not usage or evidence[3] != pod.shape
-            ) and now_ms >= _firm_until(rejection.at_ms, rejection.times):
+            ) and now_ms >= rejection.at_ms + firm_ms:
                 self._forgotten.add((key, rejection.at_ms))
                 continue
             held.add(key)
@@ -377,9 +375,3 @@ class NodeRejections:
         self._evidence = {k: v for k, v in self._evidence.items() if k in recorded}
         self._forgotten = {entry for entry in self._forgotten if entry[0] in recorded}
         return frozenset(held)
-
-
-def _firm_until(at_ms: int, times: int) -> int:
-    if times < 2:  # noqa: PLR2004 -- any change ends the first rejection
-        return at_ms
-    return at_ms + int(REPEATED_MS * 2 ** min(times - 2, 6))

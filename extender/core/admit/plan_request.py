@@ -13,7 +13,6 @@ from extender.core.admit.interpod_rules import (
     InterpodRulePart,
     InterpodRules,
     closed_domains,
-    plan_exclusive,
     with_taken,
 )
 from extender.core.capacity.capacity_claims import lost_members, nodes_of_replacements
@@ -27,6 +26,7 @@ from extender.core.log.reservation_state import (
     ReservationState,
     claims_by_node,
 )
+from extender.core.log.state_projector import NO_CAPACITY
 from extender.core.model.cluster_view import ClusterView, with_pod
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
 from extender.core.model.message_formatting import counted
@@ -38,6 +38,7 @@ from extender.core.planner.plan_types import (
     RANK_STEP,
     NodeRejection,
     PlanBound,
+    PlanExclusive,
     PlanGroup,
     PlanMember,
     PlanNear,
@@ -217,7 +218,6 @@ _RANK_LABELS: Final = (
     (POD_INDEX,),  # of a StatefulSet
 )
 _INDEX_DIGITS: Final = 9
-NO_CAPACITY: Final = ("impossible", "unknown")  # outcomes of a tree that is complete
 EMPTY_HINTS: Final[Mapping[PodUid, NodeName]] = {}
 
 
@@ -465,6 +465,7 @@ def _plan_group(
 ) -> PlanGroup:
     members: list[PlanMember] = []
     bound: list[PlanBound] = []
+    exclusive = group.constraints.exclusive
     ranks = _ranks([pod for pod in tree.members.get(group.key, ()) if not pod.deleting])
     for pod in tree.members.get(group.key, ()):
         node, rank = pod.node if is_running(pod) else None, ranks.get(pod.uid, UNSET)
@@ -486,7 +487,8 @@ def _plan_group(
         lacking=lacking_texts(tree.members.get(group.key, ())) or UNSET,
         required=group.required or UNSET,
         topology=group.constraints.topology,
-        exclusive=plan_exclusive(group),
+        # without what is taken, see `with_taken`
+        exclusive=PlanExclusive(key=exclusive.key) if exclusive is not None else UNSET,
         preferred=group.constraints.preferred or UNSET,
         balanced=group.constraints.balanced or UNSET,
         near=_plan_near(tree, group),
@@ -572,11 +574,8 @@ def members_without_reservation(tree: Tree, root: GangState | None) -> tuple[Pod
 
 def is_refused(root: GangState | None) -> bool:
     """Return whether the last decision about a root is that there is no capacity for it."""
-    return (
-        root is not None
-        and root.last_decision is not None
-        and root.last_decision.outcome in NO_CAPACITY
-    )
+    decision = root.last_decision if root is not None else None
+    return decision is not None and decision.outcome in NO_CAPACITY
 
 
 def refused_members(state: ReservationState, forest: Forest) -> Iterator[Pod]:

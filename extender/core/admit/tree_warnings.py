@@ -62,29 +62,42 @@ class NodeLabels:
 
     def __init__(self, nodes: Map[NodeName, Node]) -> None:
         self.nodes = nodes
-        self.has = functools.cache(self._has)
         self.absent = functools.cache(self._absent)
         self.nesting = functools.cache(self._nesting)
         self.is_wider = functools.cache(self._is_wider)
         self.repeated = functools.cache(self._repeated)
         self._pairs = functools.cache(self._distinct_pairs)
 
-    def _has(self, key: str) -> bool:
+    def has(self, key: str) -> bool:
         """Return whether some node has the label `key`."""
         return key in self._every_key
 
     def _absent(self, key: str) -> str:
         """Return a text about a key that no node has, with the nearest key that nodes have."""
-        hint = did_you_mean(key, self._every_key)
-        return f"topology key {key} is on no node (W3){hint}"
+        return f"topology key {key} is on no node (W3){did_you_mean(key, self._every_key)}"
 
     def _nesting(self, outer: str, inner: str) -> str:
         """Return the warning about one key below another, or an empty string."""
-        return _nesting(outer, inner, *self._pairs(outer, inner))
+        if self.is_wider(inner, outer):
+            return (
+                f"topology key {inner} is wider than {outer} above it, "
+                "so it asks for nothing more; put the wider key higher (W2)"
+            )
+        around = self._pairs(outer, inner)[1]
+        twice = sorted(narrow for narrow, values in around.items() if len(values) > 1)
+        if twice:
+            return (
+                f"value {twice[0]} of {inner} stands under several values of {outer}; "
+                "each counts as a domain of its own there (W4)"
+            )
+        return ""
 
     def _is_wider(self, key: str, other: str) -> bool:
         """Return whether each domain of `other` is in one of `key`, and some of these have several."""
-        return _is_wider(*self._pairs(other, key))
+        inside, around = self._pairs(other, key)
+        return all(len(values) == 1 for values in inside.values()) and any(
+            len(values) > 1 for values in around.values()
+        )
 
     def _repeated(self, key: str) -> tuple[str, str]:
         """Return the wider key under several values of which a value of a key is found, and a text; empty: there is none."""
@@ -275,27 +288,3 @@ def _soft_rules(tree: Tree, group: Group) -> Iterable[str]:
         yield (
             f"{group.key}: {text} is not taken into account (W7); make it required where it must hold"
         )
-
-
-def _nesting(
-    outer: str, inner: str, inside: Mapping[str, set[str]], around: Mapping[str, set[str]]
-) -> str:
-    if _is_wider(inside, around):
-        return (
-            f"topology key {inner} is wider than {outer} above it, "
-            "so it asks for nothing more; put the wider key higher (W2)"
-        )
-    twice = sorted(narrow for narrow, values in around.items() if len(values) > 1)
-    if twice:
-        return (
-            f"value {twice[0]} of {inner} stands under several values of {outer}; "
-            "each counts as a domain of its own there (W4)"
-        )
-    return ""
-
-
-def _is_wider(inside: Mapping[str, set[str]], around: Mapping[str, set[str]]) -> bool:
-    """Return whether the inner key of `_pairs` is wider than the outer one."""
-    return all(len(values) == 1 for values in inside.values()) and any(
-        len(values) > 1 for values in around.values()
-    )

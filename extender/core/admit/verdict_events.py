@@ -8,20 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from extender.core.admit.gang_sentences import recorded_wishes
-from extender.core.log.events import (
-    AnyEventData,
-    AssignmentRecord,
-    CapacityHoldReleased,
-    ConflictRecord,
-    EventSource,
-    GangAdmitted,
-    GangExtended,
-    GangInvalid,
-    GangObserved,
-    GangUnschedulable,
-    GroupRecord,
-    NewEvent,
-)
+from extender.core.log import events as ev
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pod_groups import Tree
@@ -40,7 +27,7 @@ from extender.core.planner.plan_types import (
 _NUMBER = re.compile(r"(?<![\w./-])\d+(?![\w./-])")
 
 
-class EventContext(EventSource, frozen=True, kw_only=True):
+class EventContext(ev.EventSource, frozen=True, kw_only=True):
     """Fields of the events that are not part of the answer."""
 
     plan: PlanId  # id for a new admission
@@ -50,19 +37,21 @@ class EventContext(EventSource, frozen=True, kw_only=True):
     notes_reduced: tuple[str, ...] = ()
 
 
-def draft_for(tree: Tree, data: AnyEventData, context: EventContext) -> NewEvent:
+def draft_for(tree: Tree, data: ev.AnyEventData, context: EventContext) -> ev.NewEvent:
     """Return an event for the stream of the root."""
     return context.draft(tree.root.uid, tree.root.key.path, data)
 
 
-def decide_observed(state: ReservationState, tree: Tree, context: EventContext) -> list[NewEvent]:
+def decide_observed(
+    state: ReservationState, tree: Tree, context: EventContext
+) -> list[ev.NewEvent]:
     """Return the event for a root that the log does not have yet, if it is one."""
     return [] if tree.root.uid in state.gangs else [draft_for(tree, observed(tree), context)]
 
 
-def observed(tree: Tree) -> GangObserved:
+def observed(tree: Tree) -> ev.GangObserved:
     """Return the first event of a root."""
-    return GangObserved(
+    return ev.GangObserved(
         kind=tree.root.key.kind,
         priority=tree.root.priority,
         groups=len(tree.groups),
@@ -70,13 +59,13 @@ def observed(tree: Tree) -> GangObserved:
     )
 
 
-def decide_invalid(state: ReservationState, tree: Tree, context: EventContext) -> list[NewEvent]:
+def decide_invalid(state: ReservationState, tree: Tree, context: EventContext) -> list[ev.NewEvent]:
     """Return the events for an invalid tree; none if the log has the same problems."""
     if is_recorded_invalid(state, tree):
         return []
     return [
         *decide_observed(state, tree, context),
-        draft_for(tree, GangInvalid(problems=_problem_texts(tree)), context),
+        draft_for(tree, ev.GangInvalid(problems=_problem_texts(tree)), context),
     ]
 
 
@@ -103,7 +92,7 @@ def decide_verdict(
     considered: tuple[str, ...] = (),
     *,
     again: bool = False,
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the events for an admission, an extension, or a refusal that differs from the last one.
 
     Args:
@@ -116,7 +105,7 @@ def decide_verdict(
         drafts.append(draft_for(tree, _admission(root, tree, request, verdict, context), context))
         hold = state.capacity_holds.get(tree.root.uid)
         if hold is not None:
-            ended = CapacityHoldReleased(
+            ended = ev.CapacityHoldReleased(
                 hold=hold.hold, reason="admitted", message="it was admitted"
             )
             drafts.append(draft_for(tree, ended, context))
@@ -145,24 +134,17 @@ def is_recorded(
     return [_NUMBER.sub("#", text) for text in before] == [_NUMBER.sub("#", text) for text in now]
 
 
-def _differs(root: GangState | None, data: GangUnschedulable) -> bool:
-    if root is None or root.last_decision is None:
-        return True
-    last = root.last_decision
-    before = (last.outcome, last.reasons, last.help, last.when_empty)
-    return before != (
-        data.outcome,
-        data.reasons + data.preemption_notes,
-        data.help,
-        data.when_empty,
-    )
+def _differs(root: GangState | None, data: ev.GangUnschedulable) -> bool:
+    last = root.last_decision if root is not None else None
+    now = (data.outcome, data.reasons + data.preemption_notes, data.help, data.when_empty)
+    return last is None or (last.outcome, last.reasons, last.help, last.when_empty) != now
 
 
 def _refusal(
     verdict: Verdict, context: EventContext, considered: tuple[str, ...]
-) -> GangUnschedulable:
+) -> ev.GangUnschedulable:
     # of a plan: the minimum is satisfied, and there is no place for extra members
-    data = GangUnschedulable(
+    data = ev.GangUnschedulable(
         outcome="impossible" if verdict.search.exhausted else "unknown",
         reasons=verdict.reasons,
         planner=PLANNER_VERSION,
@@ -178,7 +160,7 @@ def _refusal(
         data,
         outcome=verdict.outcome,
         conflict=tuple(
-            ConflictRecord(kind=c.kind, object=c.object, message=c.message)
+            ev.ConflictRecord(kind=c.kind, object=c.object, message=c.message)
             for c in verdict.conflict
         ),
         help=verdict.relaxations,
@@ -189,8 +171,8 @@ def _refusal(
 
 def _admission(
     root: GangState | None, tree: Tree, request: PlanRequest, plan: Plan, context: EventContext
-) -> GangAdmitted | GangExtended:
-    extended = GangExtended(
+) -> ev.GangAdmitted | ev.GangExtended:
+    extended = ev.GangExtended(
         plan=context.plan,
         priority=tree.root.priority,
         groups=group_records(tree, plan),
@@ -206,25 +188,25 @@ def _admission(
     if root is not None and root.plan is not None:
         return extended
     # an admission has all fields of an extension, and the kind of the root
-    return GangAdmitted(kind=tree.root.key.kind, **msgspec.structs.asdict(extended))
+    return ev.GangAdmitted(kind=tree.root.key.kind, **msgspec.structs.asdict(extended))
 
 
-def assignment_records(assignments: Iterable[Assignment]) -> tuple[AssignmentRecord, ...]:
+def assignment_records(assignments: Iterable[Assignment]) -> tuple[ev.AssignmentRecord, ...]:
     """Return the records of places."""
     return tuple(
-        AssignmentRecord(
+        ev.AssignmentRecord(
             pod=a.pod, uid=a.uid, group=a.group.name, node=a.node, shape=a.shape, extra=a.extra
         )
         for a in assignments
     )
 
 
-def group_records(tree: Tree, plan: Plan | None) -> tuple[GroupRecord, ...]:
+def group_records(tree: Tree, plan: Plan | None) -> tuple[ev.GroupRecord, ...]:
     """Return the groups of a tree, root first, with the domains of a plan and what their wishes reached."""
     domains = {p.group: dict(p.domain) for p in plan.placements} if plan is not None else {}
     wishes = recorded_wishes(plan.wishes) if plan is not None else {}
     return tuple(
-        GroupRecord(
+        ev.GroupRecord(
             kind=group.key.kind,
             name=group.key.name,
             parent=group.parent or "" if group.key != tree.root.key else "",
@@ -282,14 +264,12 @@ def still_holds(request: PlanRequest, plan: Plan, now: PlanRequest) -> bool:
             return False
         if any(new.free.get(resource, 0) < amount for resource, amount in capacity.items()):
             return False
-    return not _uses_rejected_node(plan, now)
-
-
-def _uses_rejected_node(plan: Plan, now: PlanRequest) -> bool:
     refused: set[tuple[NodeName, PodUid | int | None]] = {
         (v.node, v.uid if v.uid is not None else v.shape) for v in now.rejected_nodes
     }
-    return any((a.node, a.uid) in refused or (a.node, a.shape) in refused for a in plan.assignments)
+    return not any(
+        (a.node, a.uid) in refused or (a.node, a.shape) in refused for a in plan.assignments
+    )
 
 
 # --- whether a refusal holds: a refused tree is not planned again until some node has gained capacity

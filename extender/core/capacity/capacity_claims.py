@@ -18,14 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from extender.core.log import events as ev
 from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimKind
-from extender.core.log.events import (
-    MemberTerminated,
-    MemberTerminationCause,
-    ReleasedPod,
-    ReleaseReason,
-    ReservationReleased,
-)
 from extender.core.log.reservation_state import (
     BoundMember,
     CapacityHold,
@@ -351,7 +345,7 @@ def claimed_under_victims(
 # run, and in a tree that was compiled from a workload: its controller creates the pods again, also all of them (the
 # restart of a JobSet). Any other gang that ended, or ends, as a whole has none.
 
-_NOT_HELD: tuple[MemberTerminationCause, ...] = (
+_NOT_HELD: tuple[ev.MemberTerminationCause, ...] = (
     "preempted",
     "node-lost",
 )  # the capacity is for the preemptor, or gone
@@ -449,7 +443,7 @@ def replacement_hold_end(
     view: ClusterView,
     tree: Tree | None,
     member: BoundMember,
-    lost: MemberTerminated,
+    lost: ev.MemberTerminated,
     victims: Collection[PodUid],
     *,
     now_us: int,
@@ -493,7 +487,7 @@ def ended_holds(
     *,
     runs: bool,
     recreated: RecreatedLeaves,
-) -> Iterator[ReservationReleased]:
+) -> Iterator[ev.ReservationReleased]:
     """Yield the events for the replacement holds of a root that end now, one for each reason.
 
     Args:
@@ -502,7 +496,7 @@ def ended_holds(
         recreated: The leaves whose members are created again also when none runs.
     """
 
-    def end_of(hold: CapacityClaim) -> tuple[ReleaseReason, str] | None:
+    def end_of(hold: CapacityClaim) -> tuple[ev.ReleaseReason, str] | None:
         node = view.nodes.get(hold.node)
         if not _is_replaced(tree, hold.group):
             return "deleted", "its group is gone or being deleted"
@@ -514,12 +508,14 @@ def ended_holds(
             return "superseded", "others took it"
         return ("expired", "no replacement came in time") if hold.uid in over else None
 
-    ended: dict[ReleaseReason, tuple[str, list[CapacityClaim]]] = {}  # with the text of the first
+    ended: dict[
+        ev.ReleaseReason, tuple[str, list[CapacityClaim]]
+    ] = {}  # with the text of the first
     for hold in sorted(root.replacement_holds.values(), key=lambda hold: hold.pod):
         if (end := end_of(hold)) is not None:
             ended.setdefault(end[0], (end[1], []))[1].append(hold)
     for reason, (words, holds) in sorted(ended.items()):
-        yield ReservationReleased(
+        yield ev.ReservationReleased(
             plan=holds[0].plan,
             reason=reason,
             pods=released_pods(holds),
@@ -527,14 +523,13 @@ def ended_holds(
         )
 
 
-def released_pods(claims: Iterable[CapacityClaim]) -> tuple[ReleasedPod, ...]:
+def released_pods(claims: Iterable[CapacityClaim]) -> tuple[ev.ReleasedPod, ...]:
     """Return the pods of some claims, as the event of their end has them."""
-    return tuple(ReleasedPod(pod=c.pod, uid=c.uid, node=c.node) for c in claims)
+    return tuple(ev.ReleasedPod(pod=c.pod, uid=c.uid, node=c.node) for c in claims)
 
 
 def _replaced_past_us(root: GangState, tree: Tree | None, hold: CapacityClaim) -> bool:
     """Return whether a member of the leaf that the log does not have yet runs on the node of the hold."""
-    key = leaf_of(root, hold.group)
-    members = tree.members.get(key, ()) if tree is not None else ()
+    members = tree.members.get(leaf_of(root, hold.group), ()) if tree is not None else ()
     recorded = (root.bound, root.reservations)
     return any(p.node == hold.node and not any(p.uid in k for k in recorded) for p in members)

@@ -60,8 +60,7 @@ class NewGangLimits:
         most = float(self._per_minute)
         tokens, at_ms = self._tokens.get(namespace, (most, now_ms))
         tokens = min(most, tokens + (now_ms - at_ms) * most / MINUTE_MS)
-        waiting = self._waiting.get(namespace)
-        if waiting or tokens < 1.0:
+        if self._waiting.get(namespace) or tokens < 1.0:
             self._tokens[namespace] = (tokens, now_ms)
             self._waiting.setdefault(namespace, []).append(uid)
             return False

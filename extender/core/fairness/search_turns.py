@@ -22,7 +22,9 @@ from extender.core.model.ids import GangUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, Verdict
 
-QUANTUM_MS: Final = 500  # of search time, that each namespace gets in a round
+# Of search time, that each namespace gets in a round: one with waiting searches is never ahead of another by more than this and
+# one search.
+QUANTUM_MS: Final = 500
 # search time of the highest priority that waits, for each of all below it
 HIGHEST_PER_LOWER: Final = 4
 
@@ -67,16 +69,9 @@ class SearchTurn(msgspec.Struct, frozen=True, gc=False):
 
 
 class SearchTurns:
-    """The balances of the namespaces; the same calls lead to the same order."""
+    """The balances of the namespaces, at first all even; the same calls lead to the same order."""
 
-    def __init__(self, quantum: int = QUANTUM_MS) -> None:
-        """Start with all namespaces even.
-
-        Args:
-            quantum: Effort of one round; a namespace with waiting searches is never ahead of another one by more than
-                this and one search.
-        """
-        self._quantum = quantum
+    def __init__(self) -> None:
         self._balance: dict[str, int] = {}
         # number of the choice that served it last; the oldest is next
         self._served: dict[str, int] = {}
@@ -97,7 +92,7 @@ class SearchTurns:
         below = [search for search in searches if search.priority < highest]
         if not below:
             self._unshared = self._factor = 0
-        elif self._unshared >= HIGHEST_PER_LOWER * self._quantum and not any(
+        elif self._unshared >= HIGHEST_PER_LOWER * QUANTUM_MS and not any(
             search.holds_up for search in searches
         ):
             self._factor = -HIGHEST_PER_LOWER
@@ -132,15 +127,15 @@ class SearchTurns:
     def _begin_rounds(self, waiting: Collection[str]) -> None:
         """Begin as many rounds as one of the waiting namespaces needs; the others in debt get the same."""
         for name in waiting:
-            self._balance.setdefault(name, self._quantum)
+            self._balance.setdefault(name, QUANTUM_MS)
         best = max(self._balance[name] for name in waiting)
         if best > 0:
             return
-        rounds = -best // self._quantum + 1
+        rounds = -best // QUANTUM_MS + 1
         for name, balance in list(self._balance.items()):
-            after = balance + rounds * self._quantum
+            after = balance + rounds * QUANTUM_MS
             if name in waiting:
-                self._balance[name] = min(after, self._quantum)
+                self._balance[name] = min(after, QUANTUM_MS)
             elif after < 0:
                 self._balance[name] = after
             else:  # a namespace without a waiting search saves no balance: it begins again as the others

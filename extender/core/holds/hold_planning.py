@@ -38,14 +38,8 @@ from extender.core.capacity.capacity_claims import (
     not_free,
 )
 from extender.core.capacity.free_capacity import make_row, used_capacity_on
+from extender.core.log import events as ev
 from extender.core.log.capacity_claim import CapacityClaim, ClaimKind, planned_claims
-from extender.core.log.events import (
-    CapacityHeld,
-    CapacityHoldReleased,
-    GroupRecord,
-    HoldEndReason,
-    NewEvent,
-)
 from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import (
     CapacityHold,
@@ -75,7 +69,7 @@ from extender.core.planner.plan_types import (
 )
 from extender.core.planner.preempt.post_eviction_view import without
 from extender.core.reconcile.drift import ReconcileContext
-from extender.core.reconcile.reservation_checks import unassigned, unfit_pods
+from extender.core.reconcile.reservation_checks import is_unassigned, unfit_pods
 
 # --- how much of a hold is free already, and what holds of others take from a tree
 
@@ -85,27 +79,11 @@ HELD_FOR_MOVES: Final = "free capacity is held for the new pods of members that 
 NOTHING_LEAVES: Final[Mapping[NodeName, Mapping[str, int]]] = MappingProxyType({})
 
 
-class HoldProgress(msgspec.Struct, frozen=True, gc=False):
-    """How many pods of a hold would fit now on the nodes where capacity is held for them."""
-
-    fitting: int
-    pods: int
-    nodes: int
-
-    def sentence(self) -> str:
-        """Return it as text.
-
-        >>> HoldProgress(24, 32, 4).sentence()
-        'capacity is held for it on 4 nodes as it frees: 24 of 32 pods would fit now'
-        """
-        nodes = counted(self.nodes, "node")
-        return f"capacity is held for it on {nodes} as it frees: {self.fitting} of {counted(self.pods, 'pod')} would fit now"
-
-
-def hold_progress(view: ClusterView, state: ReservationState, hold: CapacityHold) -> HoldProgress:
-    """Return the progress of a hold."""
+def hold_progress_text(view: ClusterView, state: ReservationState, hold: CapacityHold) -> str:
+    """Return how many pods of a hold would fit now on the nodes where capacity is held for them, as a sentence without its end."""
     fitting = fitting_pods(view, state, hold.gang_uid, hold.pods, hold.priority)
-    return HoldProgress(fitting, len(hold.pods), len(nodes_of(hold)))
+    nodes, pods = counted(len(nodes_of(hold)), "node"), counted(len(hold.pods), "pod")
+    return f"capacity is held for it on {nodes} as it frees: {fitting} of {pods} would fit now"
 
 
 def fitting_pods(
@@ -552,7 +530,7 @@ def decide_hold(
     context: EventContext,
     *,
     until_us: int,
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the events that hold capacity for a tree; none if that is not possible any more.
 
     Args:
@@ -564,12 +542,14 @@ def decide_hold(
     minimum = tuple(a for a in plan.assignments if not a.extra)
     if root is None or root.uid in state.capacity_holds or not minimum:
         return []
-    held = CapacityHeld(
+    decision = root.last_decision
+    reasons = (decision.reasons_reduced or decision.reasons) if decision is not None else ()
+    held = ev.CapacityHeld(
         hold=context.plan,
         kind=tree.root.key.kind,
         priority=tree.root.priority,
         waiting_since_us=root.refused_since_us,
-        reason=_reason(root),
+        reason=next(iter(reasons), ""),
         until_us=until_us,
         groups=group_records(tree, plan),
         shapes=tuple(dict(shape.requests) for shape in request.shapes),
@@ -588,16 +568,11 @@ def decide_hold(
         context.draft(
             hold.gang_uid,
             hold.gang,
-            CapacityHoldReleased(hold=hold.hold, reason="superseded", message=text),
+            ev.CapacityHoldReleased(hold=hold.hold, reason="superseded", message=text),
         )
         for hold in ending
     ]
     return [*drafts, draft_for(tree, msgspec.structs.replace(held, fitting=fitting), context)]
-
-
-def _reason(root: GangState) -> str:
-    decision = root.last_decision
-    return next(iter(decision.reasons_reduced or decision.reasons), "") if decision else ""
 
 
 def _without_place(
@@ -642,18 +617,18 @@ def decide_hold_ends(
     now: ReconcileContext,
     *,
     enabled: bool,
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the events that end capacity holds now."""
 
-    def end_of(hold: CapacityHold) -> Iterator[NewEvent]:
+    def end_of(hold: CapacityHold) -> Iterator[ev.NewEvent]:
         ended = _hold_end(view, state, forest, hold, now.now_us)
         if ended is None and not enabled:
             ended = ("disabled", "holding capacity is switched off")
         if ended is not None:
-            data = CapacityHoldReleased(hold=hold.hold, reason=ended[0], message=ended[1])
+            data = ev.CapacityHoldReleased(hold=hold.hold, reason=ended[0], message=ended[1])
             yield now.draft(hold.gang_uid, hold.gang, data)
 
-    drafts: list[NewEvent] = []
+    drafts: list[ev.NewEvent] = []
     for hold in sorted(state.capacity_holds.values(), key=lambda h: h.position):
         name = f"capacity hold of {hold.gang}"
         drafts += now.gangs.decide(hold.gang_uid, name, functools.partial(end_of, hold))
@@ -662,7 +637,7 @@ def decide_hold_ends(
 
 def _hold_end(
     view: ClusterView, state: ReservationState, forest: Forest, hold: CapacityHold, now_us: int
-) -> tuple[HoldEndReason, str] | None:
+) -> tuple[ev.HoldEndReason, str] | None:
     """Return why a hold ends now, with the reason as text; None: it does not."""
     root = state.gangs.get(hold.gang_uid)
     tree = forest.trees.get(group_key_of(root)) if root is not None else None
@@ -700,15 +675,13 @@ def _change(view: ClusterView, tree: Tree, hold: CapacityHold) -> str:
     return ""
 
 
-def _minima(groups: Collection[GroupRecord]) -> frozenset[tuple[object, ...]]:
+def _minima(groups: Collection[ev.GroupRecord]) -> frozenset[tuple[object, ...]]:
     return frozenset((g.kind, g.name, g.parent, g.basic, g.minimum, g.required) for g in groups)
 
 
 def _waits(view: ClusterView, held: CapacityClaim) -> bool:
     pod = view.pods.get(held.uid)
-    return (
-        pod is not None and unassigned(view, pod.uid) and dict(pod.shape.requests) == held.requests
-    )
+    return pod is not None and is_unassigned(pod) and dict(pod.shape.requests) == held.requests
 
 
 def _lost_node(view: ClusterView, hold: CapacityHold) -> str:
@@ -734,7 +707,7 @@ def _is_taken(
         if not may_leave(pod):
             add_amounts(used, dict(pod.shape.requests))
     for claim in above:
-        waits = claim.kind == "reservation" and unassigned(view, claim.uid)
+        waits = claim.kind == "reservation" and is_unassigned(view.pods.get(claim.uid))
         if waits or claim.kind == "preemption":
             add_amounts(used, claim.requests)
     allocatable = view.nodes[name].allocatable

@@ -166,7 +166,10 @@ def features_of(
         if trial.sample.plural == "pods":
             gates = trial.kept.get("spec", {}).get("schedulingGates") or ()
             policy = "on" if any(entry.get("name") == gate for entry in gates) else "off"
-        fields = dict.fromkeys(lost_fields(_compared(trial), trial.kept.get("spec"), "spec"))
+        sent: Object = trial.sample.body["spec"]
+        if trial.sample.plural == "pods":  # only the reference to its group
+            sent = {"schedulingGroup": sent["schedulingGroup"]}
+        fields = dict.fromkeys(lost_fields(sent, trial.kept.get("spec"), "spec"))
         label = trial.sample.label
         lost += [DroppedField(object=label, field=field, gate=gate_of(field)) for field in fields]
     served = tuple(t.sample.label for t in dry_runs if t.sample.plural != "pods")
@@ -185,12 +188,6 @@ def features_of(
 
 
 NOT_CONFIGURED: Final = "GANG_EXTENDER_SCHEDULER_METRICS_URL is not set"
-
-
-def _compared(trial: DryRunResult) -> Object:
-    """Return the part of a sample that is compared with the answer: of a pod only the reference to its group."""
-    spec: Object = trial.sample.body["spec"]
-    return {"schedulingGroup": spec["schedulingGroup"]} if trial.sample.plural == "pods" else spec
 
 
 def native_of(scheduler: SchedulerGates, served: Sequence[str] = ()) -> tuple[Known, str]:

@@ -77,7 +77,10 @@ def after_event(  # noqa: C901, PLR0911, PLR0912 -- one arm per event
     """Return the moves that are under way after an event; the same object where it changes nothing."""
     data = event.data
     if isinstance(data, ev.MovesPlanned):
-        return _planned(event, data)
+        return PendingMoves(
+            id=data.plan, question=data.question, by=data.by, position=event.position, at_us=event.at_us,
+            progress_us=event.at_us, moves=data.moves, for_gang=data.for_gang, for_uid=data.for_uid,
+        )  # fmt: skip
     if before is None:
         return None
     match data:
@@ -108,20 +111,6 @@ def after_event(  # noqa: C901, PLR0911, PLR0912 -- one arm per event
         case _:
             pass
     return before
-
-
-def _planned(event: ev.RecordedEvent, data: ev.MovesPlanned) -> PendingMoves:
-    return PendingMoves(
-        id=data.plan,
-        question=data.question,
-        by=data.by,
-        position=event.position,
-        at_us=event.at_us,
-        progress_us=event.at_us,
-        moves=data.moves,
-        for_gang=data.for_gang,
-        for_uid=data.for_uid,
-    )
 
 
 def _replaced(before: PendingMoves, event: ev.RecordedEvent, uid: PodUid) -> PendingMoves:

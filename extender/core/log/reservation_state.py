@@ -18,6 +18,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from immutables import Map
 
+from extender.core.log import events as ev
 from extender.core.log.capacity_claim import (
     NO_CLAIMS,
     CapacityClaim,
@@ -25,19 +26,6 @@ from extender.core.log.capacity_claim import (
     ClaimKind,
     ClaimsOnNode,
     planned_claims,
-)
-from extender.core.log.events import (
-    ControlPlaneFeaturesDetected,
-    GangRemoved,
-    GroupRecord,
-    MemberTerminated,
-    MemberTerminationCause,
-    NoticeRecord,
-    PodBound,
-    PreemptionCompleted,
-    PreemptionPlanned,
-    RecordedEvent,
-    VictimGone,
 )
 from extender.core.log.moves_state import PendingMoves
 from extender.core.model.cluster_view import ClusterView, changed_pods
@@ -152,18 +140,18 @@ class PreemptorRun(msgspec.Struct):
     longest_us: int = 0  # that one of the members that have ended ran
     bound_us: dict[PodUid, int] = {}  # when the members were bound that still run
 
-    def follow(self, event: RecordedEvent) -> None:
+    def follow(self, event: ev.RecordedEvent) -> None:
         """Take the next event of the gang."""
         ended: list[PodUid] = []
         match event.data:
-            case PodBound() as data if not self.completed:
+            case ev.PodBound() as data if not self.completed:
                 self.bound = True
                 self.bound_us[data.uid] = event.at_us
-            case PreemptionCompleted() as data if data.preemption == self.preemption:
+            case ev.PreemptionCompleted() as data if data.preemption == self.preemption:
                 self.completed = True
-            case MemberTerminated() as data if data.uid in self.bound_us:
+            case ev.MemberTerminated() as data if data.uid in self.bound_us:
                 ended = [data.uid]
-            case GangRemoved():
+            case ev.GangRemoved():
                 ended = [*self.bound_us]
             case _:
                 pass
@@ -184,7 +172,7 @@ class PreemptorRun(msgspec.Struct):
 
 
 def planned_preemption(
-    event: RecordedEvent, data: PreemptionPlanned, *, extras: bool
+    event: ev.RecordedEvent, data: ev.PreemptionPlanned, *, extras: bool
 ) -> PendingPreemption:
     """Return the preemption that `PreemptionPlanned` starts."""
     claims: dict[NodeName, list[CapacityClaim]] = {}
@@ -218,7 +206,7 @@ def planned_preemption(
     )
 
 
-def evicted_pod(event: RecordedEvent, preemption: PendingPreemption) -> EvictedPod:
+def evicted_pod(event: ev.RecordedEvent, preemption: PendingPreemption) -> EvictedPod:
     """Return what is remembered of a victim whose `VictimGone` is the event."""
     return EvictedPod(
         f"{preemption.kind}/{preemption.gang}",
@@ -236,7 +224,7 @@ def recently_gone(pods: Map[PodUid, EvictedPod], now_us: int) -> Map[PodUid, Evi
 
 
 def with_victim_gone(
-    event: RecordedEvent, before: PendingPreemption, data: VictimGone
+    event: ev.RecordedEvent, before: PendingPreemption, data: ev.VictimGone
 ) -> PendingPreemption | None:
     """Return the preemption without a victim that is gone; None when it is over."""
     if data.uid not in before.victims:
@@ -280,7 +268,7 @@ def cancelled_preemption(
     )
 
 
-def preemption_summary(data: PreemptionPlanned) -> str:
+def preemption_summary(data: ev.PreemptionPlanned) -> str:
     """Return whose capacity a preemption uses, as text; the SQL function `gx.preempting_message` returns the same."""
     units = len(data.victims)
     pods = sum(len(unit.pods) for unit in data.victims)
@@ -330,7 +318,7 @@ class CapacityHold(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     at_us: int
     until_us: int
     waiting_since_us: int
-    groups: tuple[GroupRecord, ...]
+    groups: tuple[ev.GroupRecord, ...]
     pods: tuple[CapacityClaim, ...]
 
 
@@ -362,7 +350,7 @@ class MemberLoss(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=
     pod: str  # namespace/name
     uid: PodUid
     node: NodeName
-    cause: MemberTerminationCause
+    cause: ev.MemberTerminationCause
     message: str  # of the status of the pod; may be empty
     position: Position
     at_us: int
@@ -411,7 +399,7 @@ class GangFields(msgspec.Struct):
     priority: int = 0
     phase: Phase = "observed"
     plan: PlanId | None = None  # of the newest admission or extension
-    groups: tuple[GroupRecord, ...] = ()
+    groups: tuple[ev.GroupRecord, ...] = ()
     reservations: Mapping[PodUid, Reservation] = Map()
     bound: Mapping[PodUid, BoundMember] = Map()
     # Members lost with their node, which may come back with them.
@@ -478,7 +466,7 @@ class WorkloadTree(msgspec.Struct, frozen=True, kw_only=True, array_like=True, g
     groups: tuple[GroupSpec, ...]  # that exist, or are being created
     reason: str  # of a refusal, or why the groups are Basic
     message: str
-    notices: tuple[NoticeRecord, ...]
+    notices: tuple[ev.NoticeRecord, ...]
     position: Position
     at_us: int
     suspended: bool = False  # its controller keeps its pods away
@@ -507,7 +495,7 @@ class StateFields(msgspec.Struct):
     moves: PendingMoves | None = None  # that are under way
     # Epoch of the newest HistoryTruncated: older losses are already recorded.
     truncated_epoch: Epoch = Epoch(0)
-    features: ControlPlaneFeaturesDetected | None = None  # the last record
+    features: ev.ControlPlaneFeaturesDetected | None = None  # the last record
     trees: Map[str, WorkloadTree] = Map()  # by the UID of the workload
 
 

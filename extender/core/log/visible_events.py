@@ -62,15 +62,10 @@ def visible_event(
     shown = msgspec.structs.replace(event, data=data, actor=ACTOR, cause="", event_id="")
     if own or not event.gang:
         return shown
-    return msgspec.structs.replace(
-        shown, gang=_others_name(event, readers), gang_uid=NIL_GANG, stream_version=0
-    )
-
-
-def _others_name(event: ev.RecordedEvent, readers: Visibility) -> str:
+    name = name_for(readers, f"gang/{event.gang}")
     if isinstance(event.data, ev.PreemptionPlanned):
-        return preemptor_name(event, event.data, readers)
-    return name_for(readers, f"gang/{event.gang}")
+        name = preemptor_name(event, event.data, readers)
+    return msgspec.structs.replace(shown, gang=name, gang_uid=NIL_GANG, stream_version=0)
 
 
 def preemptor_name(event: ev.RecordedEvent, data: ev.PreemptionPlanned, readers: Visibility) -> str:

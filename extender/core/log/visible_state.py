@@ -21,7 +21,7 @@ from extender.core.log.reservation_state import (
     claims_of,
 )
 from extender.core.log.visible_events import hidden_uid
-from extender.core.model.ids import GangUid, NodeName, PodUid
+from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.visibility import Visibility, name_for, namespace_of
 
 
@@ -35,11 +35,11 @@ def visible_state(state: ReservationState, readers: Visibility) -> ReservationSt
         if readers.sees(namespace_of(root.gang))
     }
     holds = {uid: hold for uid, hold in state.capacity_holds.items() if uid in gangs}
-    preemptions: dict[GangUid, PendingPreemption] = {}
-    for uid, preemption in state.preemptions.items():
-        shown = visible_preemption(preemption, readers)
-        if shown is not None:
-            preemptions[uid if shown.gang_uid == uid else shown.gang_uid] = shown
+    trees = {u: t for u, t in state.trees.items() if readers.sees(namespace_of(t.workload))}
+    shown = (visible_preemption(preemption, readers) for preemption in state.preemptions.values())
+    preemptions = {
+        preemption.gang_uid: preemption for preemption in shown if preemption is not None
+    }
     return msgspec.structs.replace(
         EMPTY,
         position=state.position,
@@ -53,13 +53,7 @@ def visible_state(state: ReservationState, readers: Visibility) -> ReservationSt
         capacity_holds=Map(holds),
         unused_holds=Map({n: u for n, u in state.unused_holds.items() if readers.sees(n)}),
         features=state.features,
-        trees=Map(
-            {
-                u: tree
-                for u, tree in state.trees.items()
-                if readers.sees(namespace_of(tree.workload))
-            }
-        ),
+        trees=Map(trees),
     )
 
 
@@ -112,15 +106,14 @@ def visible_preemption(
     }
     if not units:
         return None
+    victims = {u: v for u, v in preemption.victims.items() if readers.sees(namespace_of(v.pod))}
     return msgspec.structs.replace(
         preemption,
         gang_uid=hidden_uid(preemption.position),
         gang=preemption.preemptor_for(readers),
         units=tuple(units),
         priorities=tuple(units.values()),
-        victims=Map(
-            {uid: v for uid, v in preemption.victims.items() if readers.sees(namespace_of(v.pod))}
-        ),
+        victims=Map(victims),
         started_units=preemption.started_units & units.keys(),
         claims=Map(),
         already_terminating=frozenset(),

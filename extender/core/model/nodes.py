@@ -70,21 +70,15 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     deleting: bool = False
 
 
-class SchedulableNode(Protocol):
-    """A node, as far as it takes pods or not."""
+class _SchedulableNode(Protocol):
+    @property
+    def unschedulable(self) -> bool: ...
 
     @property
-    def unschedulable(self) -> bool:
-        """Return whether it is cordoned."""
-        ...
-
-    @property
-    def taints(self) -> tuple[Taint, ...]:
-        """Return its taints."""
-        ...
+    def taints(self) -> tuple[Taint, ...]: ...
 
 
-def takes_pods(row: SchedulableNode) -> bool:
+def takes_pods(row: _SchedulableNode) -> bool:
     """Return whether a node is neither cordoned nor marked as unfit by kube-controller-manager."""
     if not row.taints:
         return not row.unschedulable

@@ -111,6 +111,12 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             yield key
             key = parents.get(key)
 
+    def below(self, key: GroupKey) -> Iterator[Group]:
+        """Yield the groups below one of the tree, without it."""
+        for child in self.children.get(key, ()):
+            yield child
+            yield from self.below(child.key)
+
     @property
     def has_members(self) -> bool:
         """Return whether any pod names one of the leaves."""

@@ -81,8 +81,7 @@ def nanos(written: Written) -> int:
     (100000000, 1024000000000, 500000000, 1)
     """
     if isinstance(written, bool):
-        msg = f'quantity "{str(written).lower()}" is a boolean'
-        raise BadQuantity(msg)
+        raise BadQuantity(f'quantity "{str(written).lower()}" is a boolean')
     if isinstance(written, int) and abs(written) > INT64_MAX:  # str() refuses very long ones
         return INT64_MAX * NANO if written > 0 else -INT64_MAX * NANO
     return _read(written if isinstance(written, str) else repr(written))
@@ -126,8 +125,7 @@ def exact(resources: Mapping[str, Written]) -> dict[str, int]:
         try:
             read[name] = nanos(written)
         except BadQuantity as bad:
-            msg = f"{name}: {bad}"
-            raise BadQuantity(msg) from bad
+            raise BadQuantity(f"{name}: {bad}") from bad
     return read
 
 

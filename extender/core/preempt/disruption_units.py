@@ -213,7 +213,11 @@ class _Collection:
         """Return the collection; tables are in the order of `victim_codec`."""
         drafts, going, left_alone = self._drafts(spared)
         budgets = self._add_budgets(drafts)
-        self._add_gangs(drafts)
+        # the trees of which a pod may be evicted, except those that are disrupted as a whole
+        leaves = {pod.group for draft in drafts for pod in draft.pods}
+        trees = {tree.root.key: tree for leaf in leaves if (tree := self._above(leaf).tree)}
+        for tree in sorted(trees.values(), key=lambda tree: str(tree.root.key)):
+            self._add_tree(as_admitted(tree, self.state))
         victims = {uid for p in self.state.preemptions.values() for uid in p.victims}
         units = [
             PlanUnit(
@@ -304,13 +308,6 @@ class _Collection:
                 tree=None if tree is None or tree.root.disruption_mode == "all" else tree,
             )
         return self.above[leaf]
-
-    def _add_gangs(self, drafts: Iterable[_Draft]) -> None:
-        """Add the trees of which a pod may be evicted, except those that are disrupted as a whole."""
-        leaves = {pod.group for draft in drafts for pod in draft.pods}
-        trees = {tree.root.key: tree for leaf in leaves if (tree := self._above(leaf).tree)}
-        for tree in sorted(trees.values(), key=lambda tree: str(tree.root.key)):
-            self._add_tree(as_admitted(tree, self.state))
 
     def _add_tree(self, tree: Tree) -> None:
         inside: set[GroupKey] = set()  # groups that belong to a unit

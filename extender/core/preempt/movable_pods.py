@@ -304,8 +304,6 @@ class _Parting:
     def _others_below(self, group: Group, pod: Pod) -> bool:
         """Return whether another pod of a group runs."""
         tree = self.forest.trees[self.forest.root_of[group.key]]
-        waiting = [group.key]
-        for key in waiting:  # it grows
-            waiting += [child.key for child in tree.children.get(key, ())]
-        members = (other for key in waiting for other in tree.members.get(key, ()))
+        leaves = (group, *tree.below(group.key))
+        members = (other for leaf in leaves for other in tree.members.get(leaf.key, ()))
         return any(p.uid != pod.uid and p.node is not None and not p.deleting for p in members)

@@ -14,15 +14,8 @@ from extender.core.admit.interpod_rules import exclusive_nodes
 from extender.core.admit.plan_request import is_candidate
 from extender.core.capacity.capacity_claims import claims_against, nodes_of_replacements, not_free
 from extender.core.capacity.free_capacity import make_row, used_capacity
+from extender.core.log import events as ev
 from extender.core.log.capacity_claim import NO_CLAIMS
-from extender.core.log.events import (
-    EventSource,
-    MoveCompleted,
-    MoveRecord,
-    MovesEnded,
-    MovesEndReason,
-    NewEvent,
-)
 from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import GangState, ReservationState
@@ -36,7 +29,7 @@ from extender.core.preempt.movable_pods import move_of
 from extender.core.preempt.preemption_lifecycle import is_stuck
 
 
-class MovesContext(EventSource, frozen=True, kw_only=True):
+class MovesContext(ev.EventSource, frozen=True, kw_only=True):
     """What is known of moves beside view and state; a restart loses it."""
 
     now_us: int
@@ -46,27 +39,20 @@ class MovesContext(EventSource, frozen=True, kw_only=True):
 
 
 def decide_moves(
-    view: ClusterView, state: ReservationState, forest: Forest, context: MovesContext
-) -> list[NewEvent]:
-    """Return the events that bring the moves that are under way up to date with the state."""
-    moves = state.moves
-    return [] if moves is None else list(_events(view, state, forest, moves, context))
-
-
-def _events(
     view: ClusterView,
     state: ReservationState,
     forest: Forest,
     moves: PendingMoves,
     context: MovesContext,
-) -> Iterator[NewEvent]:
+) -> Iterator[ev.NewEvent]:
+    """Yield the events that bring the moves that are under way up to date with the state."""
     move, root = moves.current, state.gangs.get(moves.current.gang_uid)
     if root is None:
         yield ended(moves, context, "changed", f"gang {move.gang} was removed")
         return
     replacement = root.bound.get(moves.replacement)
     if replacement is not None:
-        done = MoveCompleted(
+        done = ev.MoveCompleted(
             plan=moves.id,
             number=moves.made + 1,
             pod=move.pod,
@@ -145,7 +131,7 @@ def _what_changed(
     return lost_place(view, state, left)
 
 
-def lost_place(view: ClusterView, state: ReservationState, moves: Iterable[MoveRecord]) -> str:
+def lost_place(view: ClusterView, state: ReservationState, moves: Iterable[ev.MoveRecord]) -> str:
     """Return of which move the new node is gone, or has been taken by pods that stay or by reservations; empty: of none.
 
     Args:
@@ -182,10 +168,15 @@ def _free_later(view: ClusterView, state: ReservationState, name: NodeName) -> d
 
 
 def ended(
-    moves: PendingMoves, source: EventSource, reason: MovesEndReason, message: str, *, by: str = ""
-) -> NewEvent:
+    moves: PendingMoves,
+    source: ev.EventSource,
+    reason: ev.MovesEndReason,
+    message: str,
+    *,
+    by: str = "",
+) -> ev.NewEvent:
     """Return the event that ends moves."""
-    data = MovesEnded(
+    data = ev.MovesEnded(
         plan=moves.id,
         reason=reason,
         made=moves.made,
@@ -193,8 +184,7 @@ def ended(
         message=message,
         by=by,
     )
-    draft = source.draft(NIL_GANG, "", data)
-    return msgspec.structs.replace(draft, cause_position=moves.position)
+    return msgspec.structs.replace(source.draft(NIL_GANG, "", data), cause_position=moves.position)
 
 
 def with_new_node(

@@ -28,29 +28,19 @@ from typing import Final, Literal
 import msgspec
 
 from extender.core.capacity.capacity_claims import claims_do_not_fit
+from extender.core.log import events as ev
 from extender.core.log.each_gang import EachGang
-from extender.core.log.events import (
-    AnyEventData,
-    CancelReason,
-    EventSource,
-    GoneVia,
-    NewEvent,
-    PreemptionCancelled,
-    PreemptionCompleted,
-    PreemptionPlanned,
-    ReservationReleased,
-    VictimGone,
-)
 from extender.core.log.reservation_state import PendingPreemption, ReservationState, Victim
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import Epoch, GangUid, GroupKey, NodeName, PlanId, PodUid
+from extender.core.model.message_formatting import join_names
 from extender.core.model.pod_groups import Forest, kind_of
 from extender.core.model.pods import Pod
 from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, name_for, namespace_of
 
 NAMED_MAX: Final = 3  # victims named in a text
 # reasons of DisruptionTarget on pods that the extender evicts, written by itself or by the Eviction API
-EVICTION_BY_REASON: Final[Mapping[str, GoneVia]] = {
+EVICTION_BY_REASON: Final[Mapping[str, ev.GoneVia]] = {
     "PreemptionByScheduler": "deleted",
     "EvictionByEvictionAPI": "evicted",
 }
@@ -61,11 +51,11 @@ STUCK_AFTER_US: Final = 10_000_000
 class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A requested deletion that the API server accepted, or may have accepted."""
 
-    via: GoneVia  # deleted | evicted
+    via: ev.GoneVia  # deleted | evicted
     at_us: int  # 0 if it was requested before this process started
 
 
-class EvictionContext(EventSource, frozen=True, kw_only=True):
+class EvictionContext(ev.EventSource, frozen=True, kw_only=True):
     """What the evictor knows of victims beside view and state; a restart loses it."""
 
     # the current one: victims of earlier epochs may have ended while there was no leader
@@ -80,7 +70,7 @@ class EvictionContext(EventSource, frozen=True, kw_only=True):
     stalled_us: int = 300_000_000  # a preemption without progress for this time is cancelled
     gangs: EachGang = msgspec.field(default_factory=EachGang)  # how each preemptor is decided
 
-    def follow(self, preemption: PendingPreemption, data: AnyEventData) -> NewEvent:
+    def follow(self, preemption: PendingPreemption, data: ev.AnyEventData) -> ev.NewEvent:
         """Return an event for the stream of the preemptor, which follows from its plan."""
         draft = self.draft(preemption.gang_uid, preemption.gang, data)
         return msgspec.structs.replace(draft, cause_position=preemption.position)
@@ -88,16 +78,16 @@ class EvictionContext(EventSource, frozen=True, kw_only=True):
 
 def decide_evictions(
     view: ClusterView, state: ReservationState, forest: Forest, context: EvictionContext
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the events that bring pending preemptions up to date with the view."""
 
-    def end_of(preemption: PendingPreemption, ended: list[Victim]) -> AnyEventData | None:
+    def end_of(preemption: PendingPreemption, ended: list[Victim]) -> ev.AnyEventData | None:
         reason, text = _cancel_reason(view, forest, preemption)
         reduced = ""
         if not preemption.gives_up or len(ended) == len(preemption.victims):
             bound = 0 if preemption.gives_up else _bound(view, state, preemption)
             if bound or preemption.gives_up:
-                return PreemptionCompleted(
+                return ev.PreemptionCompleted(
                     preemption=preemption.id,
                     bound=bound,
                     evicted=preemption.evicted + len(ended),
@@ -112,7 +102,7 @@ def decide_evictions(
             return None
         return cancellation(view, preemption, context, reason=reason, text=text, reduced=reduced)
 
-    def changes_of(preemption: PendingPreemption) -> Iterator[NewEvent]:
+    def changes_of(preemption: PendingPreemption) -> Iterator[ev.NewEvent]:
         victims = sorted(preemption.victims.values(), key=lambda v: v.pod)
         ended = [v for v in victims if _is_gone(view, v)]
         for victim in ended:
@@ -120,7 +110,7 @@ def decide_evictions(
         if not preemption.ended and (end := end_of(preemption, ended)) is not None:
             yield context.follow(preemption, end)
 
-    drafts: list[NewEvent] = []
+    drafts: list[ev.NewEvent] = []
     for preemption in sorted(state.preemptions.values(), key=lambda p: p.gang_uid):
         name = f"preemption of {preemption.gang}"
         decide = functools.partial(changes_of, preemption)
@@ -135,9 +125,9 @@ def _is_gone(view: ClusterView, victim: Victim) -> bool:
 
 def _victim_gone(
     view: ClusterView, preemption: PendingPreemption, victim: Victim, context: EvictionContext
-) -> VictimGone:
+) -> ev.VictimGone:
     eviction, end = context.requested.get(victim.uid), view.ends.get(victim.uid)
-    via: GoneVia
+    via: ev.GoneVia
     if eviction is not None:
         via = eviction.via
     elif preemption.kind == "Pod" and end is not None and end.cause == "preempted":
@@ -148,7 +138,7 @@ def _victim_gone(
         via = "already-gone"
     else:
         via = "unobserved"
-    return VictimGone(
+    return ev.VictimGone(
         preemption=preemption.id,
         unit=victim.unit,
         pod=victim.pod,
@@ -162,7 +152,7 @@ def _victim_gone(
 
 def _stalled_reason(
     view: ClusterView, preemption: PendingPreemption, left: list[Victim], context: EvictionContext
-) -> tuple[CancelReason | Literal[""], str]:
+) -> tuple[ev.CancelReason | Literal[""], str]:
     """Return why a preemption ends without progress for `stalled_us`; empty: a victim ended, or one is terminating."""
     if context.idle_us.get(preemption.id, 0) < context.stalled_us or not preemption.claims:
         return "", ""
@@ -172,13 +162,13 @@ def _stalled_reason(
     seconds = context.stalled_us // 1_000_000
     if left:
         return "deletion-rejected", f"nothing went for {seconds} s"
-    reason: CancelReason = "node-rejected" if preemption.kind == "Pod" else "capacity-lost"
+    reason: ev.CancelReason = "node-rejected" if preemption.kind == "Pod" else "capacity-lost"
     return reason, f"the capacity was not used within {seconds} s"
 
 
 def _not_freed_reason(
     view: ClusterView, state: ReservationState, preemption: PendingPreemption, now_us: int
-) -> tuple[CancelReason | Literal[""], str, str]:
+) -> tuple[ev.CancelReason | Literal[""], str, str]:
     """Return why capacity of a terminating pod that the plan counted as free does not become free, or empty strings.
 
     The second text is the first without names of other namespaces; empty: there are none in it. Pods that are victims of any preemption are not considered: the preemption waits for them.
@@ -217,7 +207,7 @@ def _bound(view: ClusterView, state: ReservationState, preemption: PendingPreemp
 
 def _cancel_reason(
     view: ClusterView, forest: Forest, preemption: PendingPreemption
-) -> tuple[CancelReason | Literal[""], str]:
+) -> tuple[ev.CancelReason | Literal[""], str]:
     if preemption.kind == "Pod":
         pod = view.pods.get(PodUid(preemption.gang_uid))
         alive = pod is not None and not pod.deleting
@@ -232,14 +222,9 @@ def _cancel_reason(
         return "invalid", tree.problems[0].message if tree is not None else moved
     claimed = [c.uid for claims in preemption.claims.values() for c in claims]
     claimants = claimed or preemption.extras
-    if claimants and not any(_waits(view, uid) for uid in claimants):
+    if claimants and all(pod is None or pod.deleting for pod in map(view.pods.get, claimants)):
         return "preemptor-deleted", "the members that the capacity was claimed for are gone"
     return "", ""
-
-
-def _waits(view: ClusterView, uid: PodUid) -> bool:
-    pod = view.pods.get(uid)
-    return pod is not None and not pod.deleting
 
 
 def preemptor_key(preemption: PendingPreemption) -> GroupKey:
@@ -267,10 +252,10 @@ def cancellation(
     preemption: PendingPreemption,
     context: EvictionContext,
     *,
-    reason: CancelReason,
+    reason: ev.CancelReason,
     text: str,
     reduced: str = "",
-) -> PreemptionCancelled:
+) -> ev.PreemptionCancelled:
     """Return the event that cancels a preemption; units whose eviction has not begun are spared.
 
     `reduced` is the text without names of other namespaces; empty: there are none in it.
@@ -278,7 +263,7 @@ def cancellation(
     begun = begun_units(view, preemption, context)
     left = {v.unit for v in preemption.victims.values() if not _is_gone(view, v)}
     ended = sum(_is_gone(view, v) for v in preemption.victims.values())
-    return PreemptionCancelled(
+    return ev.PreemptionCancelled(
         preemption=preemption.id,
         reason=reason,
         units_spared=tuple(u for u in preemption.units if u in left and u not in begun),
@@ -294,7 +279,7 @@ def better_offer(
     preemption: PendingPreemption,
     nodes: frozenset[str],
     context: EvictionContext,
-) -> PreemptionCancelled | None:
+) -> ev.PreemptionCancelled | None:
     """Return the event that ends a preemption because its preemptor fits without it; None if its evictions made it fit.
 
     Args:
@@ -410,8 +395,8 @@ class TakeoverPreemptor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def takeovers_by_plan(
-    view: ClusterView, state: ReservationState, planned: NewEvent, context: EvictionContext
-) -> list[NewEvent]:
+    view: ClusterView, state: ReservationState, planned: ev.NewEvent, context: EvictionContext
+) -> list[ev.NewEvent]:
     """Return the ends of the preemptions whose capacity a plan takes, or whose preemptor it evicts.
 
     Args:
@@ -419,7 +404,7 @@ def takeovers_by_plan(
         planned: A `PreemptionPlanned` that is recorded after these events, in the same append.
     """
     plan = planned.data
-    assert isinstance(plan, PreemptionPlanned)
+    assert isinstance(plan, ev.PreemptionPlanned)
     by = TakeoverPreemptor(
         name=f"{plan.kind}/{planned.gang}", uid=planned.gang_uid, priority=plan.priority
     )
@@ -440,9 +425,9 @@ def takeovers_by_plan(
 def takeovers_by_pods(
     view: ClusterView,
     state: ReservationState,
-    decided: Iterable[NewEvent],
+    decided: Iterable[ev.NewEvent],
     context: EvictionContext,
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the ends of the preemptions whose capacity is used by running pods of higher priority.
 
     Args:
@@ -451,15 +436,17 @@ def takeovers_by_pods(
     """
     events = [(d.gang_uid, d.data) for d in decided]
     ends = {
-        f.preemption for _, f in events if isinstance(f, PreemptionCompleted | PreemptionCancelled)
+        f.preemption
+        for _, f in events
+        if isinstance(f, ev.PreemptionCompleted | ev.PreemptionCancelled)
     }
     superseded = {
         uid: f
         for uid, f in events
-        if isinstance(f, ReservationReleased) and f.reason == "superseded"
+        if isinstance(f, ev.ReservationReleased) and f.reason == "superseded"
     }
 
-    def end_of(uid: GangUid, preemption: PendingPreemption) -> Iterator[NewEvent]:
+    def end_of(uid: GangUid, preemption: PendingPreemption) -> Iterator[ev.NewEvent]:
         root, users = state.gangs.get(uid), frozenset[PodUid]()
         earlier = context.present.get(preemption.id, frozenset())
         nodes: Collection[NodeName] = preemption.claims
@@ -479,12 +466,11 @@ def takeovers_by_pods(
             action = f"uses the capacity{_on(lost)}"
             yield _superseding_event(view, preemption, by, context, lost=lost, action=action)
 
-    drafts: list[NewEvent] = []
+    drafts: list[ev.NewEvent] = []
     for uid, preemption in state.preemptions.items():
         if not preemption.ended and preemption.id not in ends:
             name = f"takeover from {preemption.gang}"
-            decide = functools.partial(end_of, uid, preemption)
-            drafts += context.gangs.decide(uid, name, decide)
+            drafts += context.gangs.decide(uid, name, functools.partial(end_of, uid, preemption))
     return drafts
 
 
@@ -520,7 +506,7 @@ def _superseding_event(
     *,
     lost: Collection[NodeName],
     action: str,
-) -> NewEvent:
+) -> ev.NewEvent:
     text = f"{by.name} (priority {by.priority}) {action}"
     name = name_for(Visibility.of((namespace_of(preemption.gang),)), by.name, priority=by.priority)
     reduced = f"{name} {action}" if is_hidden(name) else ""
@@ -537,5 +523,4 @@ def _on(nodes: Collection[NodeName]) -> str:
     if not nodes:
         return ""
     several = "nodes" if len(nodes) > 1 else "node"
-    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
-    return f" on {several} {', '.join(sorted(nodes)[:NAMED_MAX])}{more}"
+    return f" on {several} {join_names(sorted(nodes), NAMED_MAX)}"

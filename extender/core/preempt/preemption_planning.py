@@ -16,17 +16,8 @@ from extender.core.admit.verdict_events import (
     still_holds,
 )
 from extender.core.capacity.capacity_claims import claimed_under_victims, released_pods
+from extender.core.log import events as ev
 from extender.core.log.capacity_claim import CapacityClaim
-from extender.core.log.events import (
-    AlternativeRecord,
-    EventSource,
-    NewEvent,
-    PreemptionPlanned,
-    ReservationReleased,
-    SupersededRecord,
-    VictimPod,
-    VictimUnit,
-)
 from extender.core.log.reservation_state import EVICTION_MEMORY_US, Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PlanId, PodUid
@@ -89,10 +80,10 @@ def _key(unit: str) -> GroupKey:
 def release_reservations(
     state: ReservationState,
     reservations: Iterable[Reservation],
-    source: EventSource,
+    source: ev.EventSource,
     *,
     but: Collection[PodUid],
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the events that release reservations, one per tree and plan; `but`: members whose reservation is already released."""
     plans: dict[tuple[str, PlanId], list[Reservation]] = {}
     for reservation in reservations:
@@ -102,7 +93,7 @@ def release_reservations(
         source.draft(
             held[0].gang_uid,
             state.gangs[held[0].gang_uid].gang,
-            ReservationReleased(
+            ev.ReservationReleased(
                 plan=plan,
                 reason="superseded",
                 pods=released_pods(held),
@@ -260,8 +251,7 @@ def _after_evictions(request: PlanRequest, units: Collection[PlanUnit]) -> PlanR
     source = request.evictable or Evictable(priority=0)
     removed = {p.uid for unit in units for p in unit.pods} | {p.uid for p in source.going}
     pods = [p for unit in source.units for p in unit.pods if p.uid in removed]
-    bare = without(request, [*pods, *source.going])
-    return msgspec.structs.replace(bare, evictable=None)
+    return msgspec.structs.replace(without(request, [*pods, *source.going]), evictable=None)
 
 
 def decide_preemption(
@@ -272,7 +262,7 @@ def decide_preemption(
     request: PlanRequest,
     answer: PreemptionPlan,
     context: EventContext,
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the events of a preemption for one append: reservations that are released, and the plan.
 
     Args:
@@ -294,7 +284,7 @@ def decide_preemption(
             priority=tree.root.priority,
             pods=len(answer.plan.assignments),
         )
-        released = ReservationReleased(
+        released = ev.ReservationReleased(
             plan=record.plan,
             reason="superseded",
             pods=record.pods,
@@ -309,7 +299,7 @@ def decide_preemption(
         but={pod.uid for record in records for pod in record.pods},
     )
     awaited = set(answer.already_terminating)
-    planned = PreemptionPlanned(
+    planned = ev.PreemptionPlanned(
         preemption=context.plan,
         kind=tree.root.key.kind,
         priority=tree.root.priority,
@@ -319,7 +309,7 @@ def decide_preemption(
         ),
         cost=cost_by_name(answer.cost),
         alternatives=tuple(
-            AlternativeRecord(
+            ev.AlternativeRecord(
                 units=other.units,
                 cost=cost_by_name(other.cost) if other.cost is not None else {},
                 reason=f"{other.where}: {other.reason}",
@@ -330,7 +320,9 @@ def decide_preemption(
         assignments=assignment_records(answer.plan.assignments),
         superseded=tuple(records),
         already_terminating=tuple(
-            VictimPod(pod=p.pod, uid=p.uid, node=p.node) for p in source.going if p.pod in awaited
+            ev.VictimPod(pod=p.pod, uid=p.uid, node=p.node)
+            for p in source.going
+            if p.pod in awaited
         ),
         planner=PLANNER_VERSION,
         input_digest=context.digest,
@@ -347,7 +339,7 @@ def decide_give_up(
     tree: Tree,
     answer: Plan,
     context: EventContext,
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the events by which a gang evicts itself: its reservations are released, and its running pods are victims.
 
     Args:
@@ -357,13 +349,13 @@ def decide_give_up(
     root = tree.root
     unit = str(root.key)
     pods = tuple(
-        VictimPod(pod=p.path, uid=p.uid, node=p.node, group=p.group.name if p.group else "")
+        ev.VictimPod(pod=p.path, uid=p.uid, node=p.node, group=p.group.name if p.group else "")
         for p in sorted(tree.pods, key=lambda pod: pod.path)
         if p.node is not None and not p.deleting
     )
     held = unbound_reservations(view, state, forest, [unit])
     released = release_reservations(state, held, context, but=())
-    victims = VictimUnit(
+    victims = ev.VictimUnit(
         kind=root.key.kind,
         path=root.key.path,
         uid=root.uid,
@@ -371,7 +363,7 @@ def decide_give_up(
         pods=pods,
         cost=unit_cost(root.priority, pods),
     )
-    planned = PreemptionPlanned(
+    planned = ev.PreemptionPlanned(
         preemption=context.plan,
         kind=root.key.kind,
         priority=root.priority,
@@ -390,7 +382,7 @@ def decide_give_up(
 
 def _superseded(
     state: ReservationState, units: Iterable[PlanUnit]
-) -> tuple[list[SupersededRecord], list[SupersededRecord]]:
+) -> tuple[list[ev.SupersededRecord], list[ev.SupersededRecord]]:
     """Return the superseded reservations by plan, and the superseded claims by preemption."""
     reserved, claimed = [], []
     for unit in units:
@@ -412,8 +404,8 @@ def _superseded(
 
 def _record(
     root: str, unit: PlanUnit, plan: PlanId, capacity: Iterable[Reservation | CapacityClaim]
-) -> SupersededRecord:
-    return SupersededRecord(
+) -> ev.SupersededRecord:
+    return ev.SupersededRecord(
         gang=root,
         gang_uid=GangUid(unit.uid),
         plan=plan,
@@ -422,15 +414,15 @@ def _record(
     )
 
 
-def _victim_unit(view: ClusterView, source: Evictable, unit: PlanUnit, doubt: str) -> VictimUnit:
+def _victim_unit(view: ClusterView, source: Evictable, unit: PlanUnit, doubt: str) -> ev.VictimUnit:
     kind, _, path = unit.name.partition("/")
-    return VictimUnit(
+    return ev.VictimUnit(
         kind=kind,
         path=path,
         uid=unit.uid,
         priority=unit.priority,
         pods=tuple(
-            VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=_leaf(view, p.uid))
+            ev.VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=_leaf(view, p.uid))
             for p in unit.pods
         ),
         cost=unit_cost(unit.priority, unit.pods, source.lost_min(unit)),

@@ -48,10 +48,10 @@ from extender.core.reconcile.drift import (
     strayed_events,
 )
 from extender.core.reconcile.reservation_checks import (
+    is_unassigned,
     paths_to_leaves,
     reserved_capacity_users,
     reserved_capacity_users_text,
-    unassigned,
     unfit_pods,
 )
 
@@ -168,7 +168,7 @@ def _removal(view: ClusterView, root: GangState, now: ReconcileContext) -> list[
         *_settled(view, root),
     ]
     bound_here = [data for data in events if isinstance(data, ev.PodBound)]
-    unresolved = {uid for uid in now.binding if unassigned(view, uid)} | now.awaited
+    unresolved = {u for u in now.binding if is_unassigned(view.pods.get(u))} | now.awaited
     members: list[BoundMember | ev.PodBound] = [
         *sorted(root.bound.values(), key=lambda m: m.pod),
         *bound_here,
@@ -407,7 +407,7 @@ def _released(
     broken: bool,
 ) -> list[ev.AnyEventData]:
     """Return the events for reservations that cannot be used any more; a whole tree is released by one event."""
-    in_flight = {uid for uid in now.binding if unassigned(view, uid)}
+    in_flight = {uid for uid in now.binding if is_unassigned(view.pods.get(uid))}
     settled = in_flight | bound_here.keys() | now.awaited
     open_ones = {uid: r for uid, r in root.reservations.items() if uid not in settled}
     if not open_ones:

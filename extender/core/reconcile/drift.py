@@ -25,15 +25,8 @@ import msgspec
 
 from extender.core.admit.plan_request import is_running
 from extender.core.admit.verdict_events import observed
+from extender.core.log import events as ev
 from extender.core.log.each_gang import EachGang
-from extender.core.log.events import (
-    AnyEventData,
-    DriftDetected,
-    EventSource,
-    MemberTerminated,
-    NewEvent,
-    PodBound,
-)
 from extender.core.log.reservation_state import (
     BoundMember,
     ChangedMembers,
@@ -48,7 +41,7 @@ from extender.core.model.pod_groups import Tree
 from extender.core.model.pods import Pod, PodEnd
 
 
-class ReconcileContext(EventSource, frozen=True, kw_only=True):
+class ReconcileContext(ev.EventSource, frozen=True, kw_only=True):
     """Input of reconciliation beside view and state."""
 
     # barriers of these roots are releasing or have released
@@ -69,14 +62,14 @@ class ReconcileContext(EventSource, frozen=True, kw_only=True):
     gangs: EachGang = msgspec.field(default_factory=EachGang)  # how each gang is decided
 
 
-def _drift(kind: str, path: str, text: str) -> DriftDetected:
-    return DriftDetected(kind=kind, object=f"Pod/{path}", message=text)
+def _drift(kind: str, path: str, text: str) -> ev.DriftDetected:
+    return ev.DriftDetected(kind=kind, object=f"Pod/{path}", message=text)
 
 
-def bound_events(reservation: Reservation, pod: Pod) -> list[AnyEventData]:
+def bound_events(reservation: Reservation, pod: Pod) -> list[ev.AnyEventData]:
     """Return the events for a member with a reservation that is bound, with its drift."""
     assert pod.node is not None
-    events: list[AnyEventData] = [bound_event(reservation, pod.node)]
+    events: list[ev.AnyEventData] = [bound_event(reservation, pod.node)]
     events += elsewhere_events(reservation, pod.node)
     if pod.plan and pod.plan != reservation.plan:
         text = f"its Binding names plan {pod.plan}, its capacity was reserved by {reservation.plan}"
@@ -84,7 +77,7 @@ def bound_events(reservation: Reservation, pod: Pod) -> list[AnyEventData]:
     return events
 
 
-def elsewhere_events(reservation: Reservation, node: NodeName) -> list[DriftDetected]:
+def elsewhere_events(reservation: Reservation, node: NodeName) -> list[ev.DriftDetected]:
     """Return the drift of a member that was bound to a node, if its capacity was reserved on another one; else nothing."""
     if node == reservation.node:
         return []
@@ -92,14 +85,16 @@ def elsewhere_events(reservation: Reservation, node: NodeName) -> list[DriftDete
     return [_drift("bound-elsewhere", reservation.pod, text)]
 
 
-def strayed_events(view: ClusterView, root: GangState) -> list[AnyEventData]:
+def strayed_events(view: ClusterView, root: GangState) -> list[ev.AnyEventData]:
     """Return the events for members that the log has as bound and that are on another node, or on none."""
-    events: list[AnyEventData] = []
+    events: list[ev.AnyEventData] = []
     for member in sorted(root.bound.values(), key=lambda m: m.pod):
         pod = view.pods.get(member.uid)
         if pod is None or pod.deleting or pod.node == member.node:
             continue
-        lost = MemberTerminated(pod=member.pod, uid=member.uid, node=member.node, cause="unknown")
+        lost = ev.MemberTerminated(
+            pod=member.pod, uid=member.uid, node=member.node, cause="unknown"
+        )
         if pod.node is None:
             text = f"is not bound in the cluster; the log has it on {member.node}"
             events += [lost, _drift("not-bound", pod.path, text)]
@@ -110,9 +105,11 @@ def strayed_events(view: ClusterView, root: GangState) -> list[AnyEventData]:
     return events
 
 
-def bound_event(member: BoundMember | Reservation, node: NodeName) -> PodBound:
+def bound_event(member: BoundMember | Reservation, node: NodeName) -> ev.PodBound:
     """Return the event for a member that is bound to a node."""
-    return PodBound(plan=member.plan, pod=member.pod, uid=member.uid, node=node, group=member.group)
+    return ev.PodBound(
+        plan=member.plan, pod=member.pod, uid=member.uid, node=node, group=member.group
+    )
 
 
 def bound_outside(
@@ -121,7 +118,7 @@ def bound_outside(
     tree: Tree,
     now: ReconcileContext,
     removed: Collection[GangUid] = (),
-) -> list[NewEvent]:
+) -> list[ev.NewEvent]:
     """Return the events for members that run without a reservation; members on nodes that are gone are left out.
 
     Those that the root group had before it was made again are left out while the log has that one.
@@ -130,7 +127,7 @@ def bound_outside(
         removed: Roots that the state still has, and that end by events before these.
     """
     root = state.gangs.get(tree.root.uid)
-    events: list[AnyEventData] = []
+    events: list[ev.AnyEventData] = []
     for leaf, pods in tree.members.items():
         for pod in sorted(pods, key=lambda p: p.path):
             recorded = root and (pod.uid in root.reservations or pod.uid in root.bound)
@@ -144,13 +141,13 @@ def bound_outside(
     return [now.draft(tree.root.uid, tree.root.key.path, data) for data in events]
 
 
-def _outside_events(leaf: str, pod: Pod, root: GangState | None) -> list[AnyEventData]:
+def _outside_events(leaf: str, pod: Pod, root: GangState | None) -> list[ev.AnyEventData]:
     assert pod.node is not None
     node = pod.node
     away = root.lost_with_node.get(pod.uid) if root is not None else None
     if away is not None and away.node == node:
         return [bound_event(away, node)]  # its node registered again with the member
-    bound = PodBound(plan=PlanId(pod.plan), pod=pod.path, uid=pod.uid, node=node, group=leaf)
+    bound = ev.PodBound(plan=PlanId(pod.plan), pod=pod.path, uid=pod.uid, node=node, group=leaf)
     text = f"runs on {node} without a reservation in the log"
     if not pod.plan:
         return [bound, _drift("bound-outside-admission", pod.path, text)]
@@ -172,10 +169,12 @@ class NominationDrift:
 
     def look(
         self, view: ClusterView, state: ReservationState, now: ReconcileContext
-    ) -> list[NewEvent]:
+    ) -> list[ev.NewEvent]:
         """Return the events for nominations that changed since the last call."""
 
-        def change_of(pod: Pod, reservation: Reservation, shown: PlanId | None) -> list[NewEvent]:
+        def change_of(
+            pod: Pod, reservation: Reservation, shown: PlanId | None
+        ) -> list[ev.NewEvent]:
             if pod.nominated == reservation.node:
                 self._shown[pod.uid] = reservation.plan
             elif pod.nominated is not None and shown == reservation.plan:
@@ -185,7 +184,7 @@ class NominationDrift:
                 return [now.draft(root.uid, root.gang, data)]
             return []
 
-        drafts: list[NewEvent] = []
+        drafts: list[ev.NewEvent] = []
         left_out: set[PodUid] = set()
         for uid in self._left_out.union(self._changed.since_last(view, state)):
             shown = self._shown.pop(uid, None)

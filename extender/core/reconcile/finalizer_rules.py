@@ -81,14 +81,10 @@ def may_remove_finalizer(
     """Return whether one deleted group loses the finalizer, as in `decide_protection`."""
     if _runs(view, key, held):
         return False
-    if key.kind != "CompositePodGroup":
-        return True
-    namers = [
-        child
-        for child, parent in _references(view)
-        if parent == key.name and child.namespace == key.namespace
-    ]
-    return not namers or _above(view, key).issuperset(namers)
+    # most have no child left: then the cycles need not be looked for
+    children = ((child.namespace, parent) for child, parent in _references(view))
+    is_parent = key.kind == "CompositePodGroup" and (key.namespace, key.name) in children
+    return not is_parent or key not in _parents(view)
 
 
 def _runs(view: ClusterView, key: GroupKey, held: Collection[GroupKey]) -> bool:
@@ -134,17 +130,3 @@ def _on_cycles(above: Mapping[GroupKey, GroupKey]) -> set[GroupKey]:
             on_cycles.update(keys[keys.index(group) :])
         visited.update(path)
     return on_cycles
-
-
-def _above(view: ClusterView, key: GroupKey) -> set[GroupKey]:
-    """Return a group and the groups above it if it is on a cycle, else an empty set."""
-    path: set[GroupKey] = set()
-    current = key
-    while current not in path:
-        path.add(current)
-        group, guard = view.groups.get(current), view.guards.get(current)
-        parent = (group.parent if group is not None else None) or (guard.parent if guard else None)
-        if parent is None:
-            return set()
-        current = composite_key(current.namespace, parent)
-    return path if current == key else set()

@@ -93,7 +93,7 @@ def oversubscribed_on(
     if node is None:
         return
     pod_of = view.pods.get
-    # as `unassigned`, without a call for each reservation: this runs for every member that is bound
+    # as `is_unassigned`, without a call for each reservation: this runs for every member that is bound
     claims = state.claims_on.get(name, NO_CLAIMS).values()
     waiting = [
         claim
@@ -114,13 +114,8 @@ def oversubscribed_on(
     yield from oversubscribed_pods(node, (view.usage.get(name, NOTHING).requests,), waiting)
 
 
-def unassigned(view: ClusterView, uid: PodUid) -> bool:
-    """Return whether a pod still needs its reservation; see `is_unassigned`."""
-    return is_unassigned(view.pods.get(uid))
-
-
 def is_unassigned(pod: Pod | None) -> bool:
-    """Return whether a pod exists, is not assigned, and is not terminating."""
+    """Return whether a pod exists, is not assigned, and is not terminating: it still needs its reservation."""
     return pod is not None and pod.node is None and not pod.deleting
 
 
@@ -271,7 +266,7 @@ def _excess(
         return {}
     total = dict(view.usage.get(name, NOTHING).requests)
     for reservation in reservations_on(state, name).values():
-        if unassigned(view, reservation.uid):
+        if is_unassigned(view.pods.get(reservation.uid)):
             add_amounts(total, reservation.requests)
     lowest = min(reservation.priority for reservation in lost)
     ahead = claims_against(state, name, priority=lowest, gang_uid="", kinds=("preemption",))

@@ -8,13 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from extender.core.log.events import (
-    NoticeRecord,
-    RetireReason,
-    TreeCompiled,
-    TreeRefused,
-    TreeRetired,
-)
+from extender.core.log import events as ev
 from extender.core.log.reservation_state import WorkloadTree
 from extender.core.planner.codec.request_codec import digest_of
 from extender.core.workloads.kind_table import BY_KIND
@@ -38,7 +32,7 @@ from extender.core.workloads.workload_object import (
     pod_templates,
 )
 
-TreeEvent = TreeCompiled | TreeRefused | TreeRetired
+TreeEvent = ev.TreeCompiled | ev.TreeRefused | ev.TreeRetired
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _REQUEST = msgspec.json.Decoder(CompileRequest)
 
@@ -109,11 +103,9 @@ def decide_tree(
     request: CompileRequest, before: WorkloadTree | None
 ) -> tuple[TreeEvent | None, bytes]:
     """Compile a workload, and return the event to record (None: nothing changed), and the canonical input."""
-    kind = BY_KIND[request.workload.kind]
-    result = compile_tree(kind, request)
+    result = compile_tree(BY_KIND[request.workload.kind], request)
     if result.outcome == "kept-out":
-        retired = retire(before, "scheduled-by-other") if before else None
-        return retired, b""
+        return retire(before, "scheduled-by-other") if before else None, b""
     encoded = _ENCODER.encode(request)  # canonical: equal inputs give equal bytes
     event = _event(request, result, digest_of(encoded, ()))
     return (event if before is None or _differs(event, before) else None), encoded
@@ -128,20 +120,20 @@ def decode_request(encoded: bytes) -> CompileRequest:
     return _REQUEST.decode(encoded)
 
 
-def replay_tree(request: CompileRequest, digest: str) -> TreeCompiled | TreeRefused | None:
+def replay_tree(request: CompileRequest, digest: str) -> ev.TreeCompiled | ev.TreeRefused | None:
     """Return the event that the input gives now; None: another controller schedules the workload."""
     result = compile_tree(BY_KIND[request.workload.kind], request)
     return None if result.outcome == "kept-out" else _event(request, result, digest)
 
 
-def retire(before: WorkloadTree, reason: RetireReason) -> TreeRetired:
+def retire(before: WorkloadTree, reason: ev.RetireReason) -> ev.TreeRetired:
     """Return the event that a workload needs no groups any more."""
-    return TreeRetired(kind=before.kind, workload=before.workload, uid=before.uid, reason=reason)
+    return ev.TreeRetired(kind=before.kind, workload=before.workload, uid=before.uid, reason=reason)
 
 
 def _event(
     request: CompileRequest, result: CompiledTree, digest: str
-) -> TreeCompiled | TreeRefused:
+) -> ev.TreeCompiled | ev.TreeRefused:
     workload, owner, refusal = request.workload, request.owner, result.refusal
     subject: dict[str, Any] = {
         "kind": workload.kind,
@@ -154,8 +146,8 @@ def _event(
     }
     if result.outcome == "refused":
         assert refusal is not None
-        return TreeRefused(**subject, **msgspec.structs.asdict(refusal))
-    return TreeCompiled(
+        return ev.TreeRefused(**subject, **msgspec.structs.asdict(refusal))
+    return ev.TreeCompiled(
         **subject,
         owner=str(owner) if owner else "",
         owner_uid=owner.uid if owner else "",
@@ -165,15 +157,15 @@ def _event(
         suspended=BY_KIND[workload.kind].suspended(workload),
         reason=refusal.reason if refusal else "",
         message=refusal.message if refusal else "",
-        notices=tuple(NoticeRecord(reason=n.reason, message=n.message) for n in result.notices),
+        notices=tuple(ev.NoticeRecord(reason=n.reason, message=n.message) for n in result.notices),
     )
 
 
-def _differs(event: TreeCompiled | TreeRefused, before: WorkloadTree) -> bool:
+def _differs(event: ev.TreeCompiled | ev.TreeRefused, before: WorkloadTree) -> bool:
     """Return whether a result is new; a new generation alone does not."""
-    outcome, notices = "refused", tuple[NoticeRecord, ...]()
+    outcome, notices = "refused", tuple[ev.NoticeRecord, ...]()
     same = True  # a refused tree keeps what it has
-    if isinstance(event, TreeCompiled):
+    if isinstance(event, ev.TreeCompiled):
         outcome, notices = "basic" if event.basic else "compiled", event.notices
         now = (event.groups, event.adopted, event.suspended)
         same = now == (before.groups, before.adopted, before.suspended)

@@ -21,19 +21,14 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from extender.core.admit.plan_request import is_running
 from extender.core.admit.verdict_events import group_records
-from extender.core.log.events import (
-    AlternativeRecord,
-    AssignmentRecord,
-    PreemptionPlanned,
-    VictimPod,
-    VictimUnit,
-)
+from extender.core.log import events as ev
 from extender.core.log.gang_phase import satisfied
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView, eviction_priority, groups_above
 from extender.core.model.ids import NodeName, PlanId, PodUid
-from extender.core.model.pod_groups import Forest, Group, Tree
+from extender.core.model.pod_groups import Forest, Group
 from extender.core.model.pods import Pod
 from extender.core.planner.plan_types import PLANNER_VERSION
 from extender.core.planner.preempt.post_eviction_view import PRIORITY_OFFSET, VictimCost, unit_cost
@@ -61,7 +56,7 @@ class VictimChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The answer; if it has a `plan`, that is recorded first (see `recorded`)."""
 
     candidates: tuple[NodeCandidate, ...]
-    plan: PreemptionPlanned | None = None
+    plan: ev.PreemptionPlanned | None = None
 
 
 class _Option(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +159,8 @@ def _units(
         tree = forest.tree_of(pod.group) if not pod.deleting else None
         name = str(tree.root.key) if tree is not None else ""
         if tree is not None and name not in trees:
-            trees[name] = _tree(tree)
+            running = Counter(p.group.name for p in tree.pods if p.group and is_running(p))
+            trees[name] = OfferedTree(name, group_records(tree, None), dict(running))
         kind, path, uid, pods = "Pod", pod.path, str(pod.uid), [pod]
         if whole:
             group = whole[-1]
@@ -186,18 +182,7 @@ def _offered(pod: Pod, now_us: int = 0) -> OfferedPod:
 def _running_below(view: ClusterView, forest: Forest, group: Group) -> list[Pod]:
     tree = forest.tree_of(group.key)
     members = tree.pods if tree is not None else ()
-    return [
-        p
-        for p in members
-        if p.node is not None and not p.deleting and group in groups_above(view, p.group)
-    ]
-
-
-def _tree(tree: Tree) -> OfferedTree:
-    running = Counter(
-        p.group.name for p in tree.pods if p.group and p.node is not None and not p.deleting
-    )
-    return OfferedTree(str(tree.root.key), group_records(tree, None), dict(running))
+    return [p for p in members if is_running(p) and group in groups_above(view, p.group)]
 
 
 # --- the choice
@@ -267,15 +252,15 @@ def _breaks(tree: OfferedTree, units: Iterable[OfferedUnit]) -> bool:
 
 def _plan(
     verb_input: PreemptVerbInput, best: _Option, others: list[_Option], preemption: PlanId
-) -> PreemptionPlanned:
-    return PreemptionPlanned(
+) -> ev.PreemptionPlanned:
+    return ev.PreemptionPlanned(
         preemption=preemption,
         kind="Pod",
         priority=verb_input.priority,
         victims=tuple(map(_victim_unit, best.units)),
         cost=_numbers(best.price),
         alternatives=tuple(
-            AlternativeRecord(
+            ev.AlternativeRecord(
                 units=tuple(unit.name for unit in other.units),
                 cost=_numbers(other.price),
                 reason=f"node {other.candidate.node}: costs more",
@@ -284,7 +269,7 @@ def _plan(
         ),
         shapes=(verb_input.requests,),
         assignments=(
-            AssignmentRecord(
+            ev.AssignmentRecord(
                 pod=verb_input.pod, uid=verb_input.uid, group="", node=best.candidate.node
             ),
         ),
@@ -293,22 +278,26 @@ def _plan(
     )
 
 
-def _victim_unit(unit: OfferedUnit) -> VictimUnit:
-    return VictimUnit(
+def _victim_unit(unit: OfferedUnit) -> ev.VictimUnit:
+    return ev.VictimUnit(
         kind=unit.kind,
         path=unit.path,
         uid=unit.uid,
         priority=unit.priority,
-        pods=tuple(VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=p.group) for p in unit.pods),
+        pods=tuple(
+            ev.VictimPod(pod=p.pod, uid=p.uid, node=p.node, group=p.group) for p in unit.pods
+        ),
         cost=unit_cost(unit.priority, unit.pods, sum(pod.lost_min for pod in unit.pods)),
     )
 
 
-def planned_event(view: ClusterView, plan: PreemptionPlanned, digest: str) -> PreemptionPlanned:
+def planned_event(
+    view: ClusterView, plan: ev.PreemptionPlanned, digest: str
+) -> ev.PreemptionPlanned:
     """Return a plan with the digest of its input, and with the pods that already terminate on its node."""
     (assigned,) = plan.assignments
     already_terminating = tuple(
-        VictimPod(pod=p.path, uid=p.uid, node=assigned.node)
+        ev.VictimPod(pod=p.path, uid=p.uid, node=assigned.node)
         for p in view.on_node.get(assigned.node, {}).values()
         if p.deleting
     )

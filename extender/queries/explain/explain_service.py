@@ -15,7 +15,7 @@ from extender.core.admit.interpod_rules import ExclusiveDomains
 from extender.core.admit.plan_request import is_candidate, lacking_texts
 from extender.core.admit.readmission_backoff import WaitReason
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
-from extender.core.holds.hold_planning import HELD, HELD_FOR_MOVES, HoldRefusal, hold_progress
+from extender.core.holds.hold_planning import HELD, HELD_FOR_MOVES, HoldRefusal, hold_progress_text
 from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import (
     GangState,
@@ -549,7 +549,9 @@ def _with_holds(
     """Return a finding with what is held for the gang, or against it, as the last decision has it."""
     hold, gang = state.capacity_holds.get(uid), state.gangs.get(uid)
     if hold is not None:
-        text = f"{hold_progress(view, state, hold).sentence()}, at the latest until {rfc3339(hold.until_us)}"
+        text = (
+            f"{hold_progress_text(view, state, hold)}, at the latest until {rfc3339(hold.until_us)}"
+        )
         return replace(finding, text=f"{finding.text}; {text}")
     decision = gang.last_decision if gang is not None else None
     reasons = decision.reasons if decision is not None else ()

@@ -10,7 +10,6 @@ import pytest
 from extender.control.actuators import status_reporter
 from extender.control.actuators.status_reporter import GROUPS_PER_RUN
 from extender.control.admission.pending_trees import INVALID_PER_PASS
-from extender.core.admit import tree_warnings
 from extender.core.admit.tree_warnings import NodeLabels
 from extender.core.log.events import GangAdmitted, GangInvalid, GangObserved
 from extender.core.model.cluster_view import with_group, with_pod
@@ -78,9 +77,9 @@ async def test_their_conditions_are_written_once():
 def test_nodes_are_looked_through_once_for_a_key(monkeypatch):
     """However many groups name it, above or below another."""
     asked = []
-    inner = tree_warnings._nesting
+    inner = NodeLabels._distinct_pairs
     monkeypatch.setattr(
-        tree_warnings, "_nesting", lambda *args: asked.append(args[:2]) or inner(*args)
+        NodeLabels, "_distinct_pairs", lambda *args: asked.append(args[1:]) or inner(*args)
     )
     stage = Stage(a_node("n0", {"rack": "r", "block": "b"}))
     labels = NodeLabels(stage.cluster.seen.nodes)
