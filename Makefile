@@ -104,7 +104,7 @@ revision: setup ## New migration: make revision m="add something"
 	$(BIN)/alembic revision -m "$(m)"
 
 lock: ## Renew requirements.lock from pyproject.toml
-	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --allow-unsafe --extra plan --extra server --extra embedded --extra dev --output-file requirements.lock pyproject.toml
+	$(BIN)/pip-compile --quiet --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --allow-unsafe --extra plan --extra server --extra embedded --extra png --extra dev --output-file requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
 	$(RUN) -m deploy.sbom
 

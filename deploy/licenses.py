@@ -1,6 +1,6 @@
 """Check the licenses of the packages that a release installs: `make licenses`, a part of `make check`, without a network.
 
-They are those of requirements.lock that the image and the plugin install, and those of the extra `embedded`. A license is the
+They are those of requirements.lock that the image and the plugin install, and those of the extras `embedded` and `png`. A license is the
 SPDX expression in the metadata of the installed package; older packages have another spelling of it.
 """
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # They let Apache-2.0 programs be passed on together with the package. MPL-2.0 asks that changed files of the package
 # are published: none is changed.
 ALLOWED = frozenset(
-    {"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "MPL-2.0", "PSF-2.0", "Zlib"}
+    {"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Zlib"}
 )  # fmt: skip
 SPELLINGS = {
     "3-Clause BSD License": "BSD-3-Clause",
@@ -35,7 +35,7 @@ SPELLINGS = {
 
 def installed_packages() -> set[str]:
     """Return the normalized names of the packages that a release installs, with all its extras but that of developers."""
-    roots = roots_of(ROOT / "pyproject.toml", SERVICE, "plan", "embedded")
+    roots = roots_of(ROOT / "pyproject.toml", SERVICE, "plan", "embedded", "png")
     return needed(entries_of((ROOT / "requirements.lock").read_text(encoding="utf-8")), roots)
 
 

@@ -199,7 +199,8 @@ class KubeScheduler:
             ends.append(SWEEP_EVERY_S)
         revision = self._woken.revision
         timeout_s = max(0.0, min(ends, default=IDLE_S))
-        simulation_loop().pace.will_act(now_s + timeout_s)
+        if ends:
+            simulation_loop().pace.will_act(now_s + timeout_s)
         await first_of(
             self._cluster.changed(self._view.revision),
             self._woken.wait(revision),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -32,6 +33,7 @@ from extender.simulation.memory_log import (
 )
 from extender.simulation.simulated_cluster import SimulatedCluster
 from extender.simulation.virtual_time import (
+    A_DAY_S,
     InLoopWorker,
     SimulationLoop,
     VirtualClock,
@@ -42,7 +44,6 @@ from extender.store.log.event_codec import to_event
 BEGAN_US: Final = 1_704_067_200_000_000  # time 0 of a simulation: Monday, 2024-01-01T00:00:00Z
 IDENTITY: Final = "simulation"
 NEVER: Final = 1 << 60  # of checkpoints: a log in memory is not loaded again
-A_DAY_S: Final = 86_400.0
 WAITING_REST_S: Final = 30.0  # while trees wait, the service looks at the clock at least so often
 ACCELERATOR: Final = "gpu"
 
@@ -147,7 +148,7 @@ async def _run(scenario: Scenario, log_on: Callable[[MemoryDatabase], MemoryEven
             return 0.0
         claims = state.claims_on or state.preemptions or state.capacity_holds
         waits = claims or controllers.waits()
-        return WAITING_REST_S if waits else A_DAY_S
+        return WAITING_REST_S if waits else math.inf
 
     loop.pace.may_rest_s = may_rest_s
     tasks = [asyncio.create_task(leader.run(), name="leader")]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import bisect
 import html
+import io
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -24,6 +25,11 @@ T_95: Final = (
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
 )  # fmt: skip
 LEFT, RIGHT, TOP, BOTTOM = 60, 860, 24, 300  # of a plot, in its units
+WIDTH, HEIGHT = RIGHT + 20, BOTTOM + 24
+DASH: Final = 4
+FONT: Final = 12
+PIXELS: Final = 2  # of a unit of the plot, in a PNG
+ANCHORS: Final = {"start": "ls", "middle": "ms", "end": "rs"}  # of Pillow
 HOUR_S: Final = 3600.0
 MILLICORES: Final = 1000  # of a CPU: the only resource that is not counted in whole units
 
@@ -261,12 +267,38 @@ def _size_text(number: int) -> str:
     return str(least) if least == SIZES[number] else f"{least}-{SIZES[number]}"
 
 
-def plotted(outcome: Outcome, *, page: bool) -> str:
-    """Return what is used and what waits over time as SVG, or as a page of HTML with it.
+class _Line(msgspec.Struct, frozen=True):
+    """Polylines of one colour; points are (x, y) in units of the plot, as is everything that is drawn."""
+
+    colour: str
+    polylines: tuple[tuple[tuple[float, float], ...], ...]
+
+
+class _Text(msgspec.Struct, frozen=True):
+    """A text; its baseline starts, is centred or ends at a point."""
+
+    x: float
+    y: float
+    text: str
+    anchor: Literal["start", "middle", "end"] = "start"
+
+
+def plotted(outcome: Outcome, suffix: str) -> bytes:
+    """Return what is used and what waits over time as a file.
 
     Args:
-        page: Whether it is a page.
+        suffix: `.svg`; `.html`: a page with it; `.png`: as a picture, for which Pillow must be installed.
     """
+    lines, texts = _drawn(outcome)
+    if suffix == ".png":
+        return _png(lines, texts)
+    svg = _svg(lines, texts)
+    if suffix == ".html":
+        svg = f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>Simulation</title>\n{svg}</html>\n'
+    return svg.encode()
+
+
+def _drawn(outcome: Outcome) -> tuple[list[_Line], list[_Text]]:
     unit = MILLICORES if outcome.counted == CPU else 1
     changes: list[tuple[float, int]] = []
     for job, placed_s in zip(outcome.jobs, placements_s(outcome), strict=True):
@@ -279,38 +311,67 @@ def plotted(outcome: Outcome, *, page: bool) -> str:
         waiting.append((at_s, waits))
     top = max(outcome.capacity, *(units for _, units in (*outcome.used, *waiting)), 1)
 
-    def steps(values: Sequence[tuple[float, int]]) -> str:
-        path, before = [f"M{LEFT},{BOTTOM}"], 0
+    def height(units: float) -> float:
+        return BOTTOM - (BOTTOM - TOP) * units / top
+
+    def steps(values: Sequence[tuple[float, int]]) -> tuple[tuple[float, float], ...]:
+        points, before = [(float(LEFT), float(BOTTOM))], 0
         for at_s, units in (*values, (outcome.ended_s, values[-1][1] if values else 0)):
             x = LEFT + (RIGHT - LEFT) * at_s / outcome.ended_s
-            path.append(f"L{x:.1f},{_height(before, top)}L{x:.1f},{_height(units, top)}")
+            points += [(x, height(before)), (x, height(units))]
             before = units
-        return "".join(path)
+        return tuple(points)
 
-    line = '<path d="{}" fill="none" stroke="{}"{}/>'
-    capacity = f"M{LEFT},{_height(outcome.capacity, top)}H{RIGHT}"
-    text = '<text x="{}" y="{}"{}>{}</text>'
-    name = html.escape(outcome.counted)
-    ticks = [
-        text.format(LEFT + (RIGHT - LEFT) * part / 4, BOTTOM + 16, ' text-anchor="middle"', duration_text(outcome.ended_s * part / 4))
-        for part in range(5)
+    capacity = height(outcome.capacity)
+    lines = [
+        _Line("black", (((LEFT, TOP), (LEFT, BOTTOM), (RIGHT, BOTTOM)),)),
+        _Line("grey", tuple(((x, capacity), (x + DASH, capacity)) for x in range(LEFT, RIGHT, 2 * DASH))),
+        _Line("blue", (steps(outcome.used),)),
+        _Line("red", (steps(waiting),)),
     ]  # fmt: skip
-    svg = "\n".join((
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {RIGHT + 20} {BOTTOM + 24}" font-family="sans-serif" font-size="12">',
-        text.format(LEFT, 14, "", f"{name}: used (blue), waiting for its first admission (red), all nodes (grey)"),
-        text.format(LEFT - 6, TOP + 4, ' text-anchor="end"', f"{top / unit:g}"),
-        text.format(LEFT - 6, BOTTOM + 4, ' text-anchor="end"', 0),
-        *ticks,
-        line.format(f"M{LEFT},{TOP}V{BOTTOM}H{RIGHT}", "black", ""),
-        line.format(capacity, "grey", ' stroke-dasharray="4"'),
-        line.format(steps(outcome.used), "blue", ""),
-        line.format(steps(waiting), "red", ""),
-        "</svg>\n",
-    ))  # fmt: skip
-    if not page:
-        return svg
-    return f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>Simulation</title>\n{svg}</html>\n'
+    title = (
+        f"{outcome.counted}: used (blue), waiting for its first admission (red), all nodes (grey)"
+    )
+    texts = [
+        _Text(LEFT, 14, title),
+        _Text(LEFT - 6, TOP + 4, f"{top / unit:g}", "end"),
+        _Text(LEFT - 6, BOTTOM + 4, "0", "end"),
+    ]
+    for quarter in range(5):
+        x = LEFT + (RIGHT - LEFT) * quarter / 4
+        texts.append(_Text(x, BOTTOM + 16, duration_text(outcome.ended_s * quarter / 4), "middle"))
+    return lines, texts
 
 
-def _height(units: float, top: float) -> str:
-    return f"{BOTTOM - (BOTTOM - TOP) * units / top:.1f}"
+def _svg(lines: Sequence[_Line], texts: Sequence[_Text]) -> str:
+    elements = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="{FONT}">',
+        *(
+            f'<text x="{each.x:g}" y="{each.y:g}" text-anchor="{each.anchor}">{html.escape(each.text)}</text>'
+            for each in texts
+        ),
+    ]
+    for line in lines:
+        path = "".join(
+            "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in polyline) for polyline in line.polylines
+        )
+        elements.append(f'<path d="{path}" fill="none" stroke="{line.colour}"/>')
+    return "\n".join((*elements, "</svg>\n"))
+
+
+def _png(lines: Sequence[_Line], texts: Sequence[_Text]) -> bytes:
+    from PIL import Image, ImageDraw, ImageFont
+
+    picture = Image.new("RGB", (WIDTH * PIXELS, HEIGHT * PIXELS), "white")
+    draw = ImageDraw.Draw(picture)
+    font = ImageFont.load_default(FONT * PIXELS)  # of Pillow: the same text on each machine
+    for each in texts:
+        anchor = ANCHORS[each.anchor]
+        draw.text((each.x * PIXELS, each.y * PIXELS), each.text, "black", font, anchor)
+    for line in lines:
+        for polyline in line.polylines:
+            points = [(x * PIXELS, y * PIXELS) for x, y in polyline]
+            draw.line(points, line.colour, PIXELS)
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import selectors
 import uuid
 from collections.abc import Callable
@@ -18,8 +19,11 @@ from extender.core.planner.plan_types import Plan, Refusal
 from extender.core.planner.preempt.judgement import Judgement
 
 TURN_S: Final = 1e-5  # of each turn of the loop, so that what runs all the time keeps nothing else from its time
-# after the last change, within which the service has done what follows from it
+# after the last change, within which the service has done what follows from it ...
 SETTLED_S: Final = 1.1
+# ... and the same while nothing waits for time: without what it does each second
+SETTLED_IDLE_S: Final = 0.3
+A_DAY_S: Final = 86_400.0
 SEARCH_NODE_S: Final = 1e-4  # CPU time of a search node, about; see *search budget* in the glossary
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -54,12 +58,14 @@ class JumpingSelector(VirtualSelector):
 
     The service looks at the clock each second or more often. While nothing has happened for `SETTLED_S`, nothing can
     follow from that but what is due by time; then time goes on in one step to what the model does next, or by the rest that
-    `may_rest_s` returns. A timer of the service that is passed over fires then, late.
+    `may_rest_s` returns. A timer of the service that is passed over fires then, late. With an infinite rest nothing is due
+    by time either, and `hold_timers` lets such a timer wait on after the step for as long as it did before.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.may_rest_s: Callable[[], float] = lambda: 0.0
+        self.hold_timers: Callable[[float], None] = lambda _: None
         self.active_s = 0.0  # when something happened last
         self._due: list[float] = []  # a heap: when the model does something
 
@@ -69,14 +75,25 @@ class JumpingSelector(VirtualSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Return what is ready; see the class."""
-        if timeout and self.now_s - self.active_s >= SETTLED_S:
-            while self._due and self._due[0] <= self.now_s:
-                heapq.heappop(self._due)
-            rest_s = self.may_rest_s()
-            due_s = self._due[0] - self.now_s if self._due else rest_s
-            timeout = max(timeout, min(rest_s, due_s))
+        if timeout and self.now_s - self.active_s >= SETTLED_IDLE_S:
+            timeout = self._step_s(timeout)
         self.now_s += timeout or TURN_S
         return []
+
+    def _step_s(self, timeout: float) -> float:
+        """Return by how much time goes on."""
+        rest_s = self.may_rest_s()
+        idle = math.isinf(rest_s)
+        if not idle and self.now_s - self.active_s < SETTLED_S:
+            return timeout
+        while self._due and self._due[0] <= self.now_s:
+            heapq.heappop(self._due)
+        step_s = min(rest_s, self._due[0] - self.now_s if self._due else A_DAY_S)
+        if step_s <= timeout:
+            return timeout
+        if idle:
+            self.hold_timers(step_s)
+        return step_s
 
 
 class SimulationLoop(VirtualTimeLoop):
@@ -84,7 +101,17 @@ class SimulationLoop(VirtualTimeLoop):
 
     def __init__(self) -> None:
         self.pace = JumpingSelector()
+        self.pace.hold_timers = self._hold_timers
         super().__init__(self.pace)
+
+    def _hold_timers(self, step_s: float) -> None:
+        """Let the timers that are due within a step of time, and within a second, wait for as long after it."""
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined] # of asyncio
+        until_s = self.time() + min(step_s, SETTLED_S)
+        for timer in timers:
+            if timer.when() < until_s:
+                timer._when += step_s  # type: ignore[attr-defined] # noqa: SLF001 -- asyncio has no other way
+        heapq.heapify(timers)
 
     def act_later(
         self, after_s: float, act: Callable[[*Ts], object], *args: *Ts

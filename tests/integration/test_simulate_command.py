@@ -110,7 +110,7 @@ def test_what_cannot_be_simulated_is_refused_by_option_and_value(tmp_path: Path)
             ("--plot", str(tmp_path / "no" / "x.svg")),
             f"x.svg: there is no folder {tmp_path / 'no'}",
         ),
-        (("--plot", str(tmp_path)), "ends neither with .svg nor with .html"),
+        (("--plot", str(tmp_path)), "ends with none of .svg, .html, .png"),
         (("--duration", "mean:x"), "--duration: 'x' is not a span"),
     ):
         refused = run_command(*words, *options)

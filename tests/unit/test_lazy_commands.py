@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import typer.core
 
-from extender.cli.main import COMMANDS, imported_command
+from extender.cli.main import COMMANDS, imported_command, main
 
 # What takes longer to import than Python to start; our own packages import one of them each.
 HEAVY = {
@@ -178,3 +178,18 @@ def test_what_the_client_cannot_do_names_the_extra(subtests):
         with subtests.test(words):
             assert ended[words] == (2, f"gang-extender: `gang-extender {words[0]}` needs {package}, which is not in the client: "
                                        f"pip install 'gang-extender[{extra}]'\n")  # fmt: skip
+
+
+def test_a_picture_without_pillow_names_the_extra_before_the_simulation(
+    monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setitem(sys.modules, "PIL", None)  # as absent as without the extra
+    file = tmp_path / "week.png"
+    words = ("simulate", "--cluster", "no-file", "--workloads", "no-file", "--plot", str(file))
+    monkeypatch.setattr(sys, "argv", ["gang-extender", *words])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err == (
+        f"gang-extender: --plot {file}: needs Pillow, which is not installed: "
+        "pip install 'gang-extender[png]', or name an .svg\n"
+    )

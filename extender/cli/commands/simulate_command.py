@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 UNTIL = "7d"
 SINCE = "30d"
 SEEDS_MAX = 30
-PLOTS = (".svg", ".html")
+PLOTS = (".svg", ".html", ".png")
 UNTIL_MAX_S = 10 * 365 * 86_400  # more is a mistake, and takes days
 IDENTITY = "simulation"
 AT_ONCE = 500  # events of one append
@@ -187,7 +188,7 @@ def simulate(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw what is used and what waits over time into this file: .svg or .html."
+            help="Draw what is used and what waits over time into this file: .svg, .html or .png."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of what is left to chance.")] = 1,
@@ -237,7 +238,11 @@ def _check_only_of_a_log(changes: _Changes, url: str | None) -> None:
 def _check_plot(plot: Path) -> None:
     """Refuse a file that cannot be written, before the simulation, which may take long."""
     if plot.suffix not in PLOTS:
-        raise BadInput(f"--plot {plot}: ends neither with .svg nor with .html")
+        raise BadInput(f"--plot {plot}: ends with none of {', '.join(PLOTS)}")
+    if plot.suffix == ".png" and find_spec("PIL") is None:
+        raise BadInput(
+            f"--plot {plot}: needs Pillow, which is not installed: pip install 'gang-extender[png]', or name an .svg"
+        )
     if plot.is_dir():
         raise BadInput(f"--plot {plot}: is a folder; name a file")
     if not plot.parent.is_dir():
@@ -305,7 +310,7 @@ def _simulate_files(files: _Files, seed: int, data_dir: str | None, output: Outp
     )
     shown = report(outcome, seed)
     if files.plot is not None:
-        files.plot.write_text(plotted(outcome, page=files.plot.suffix == ".html"), encoding="utf-8")
+        files.plot.write_bytes(plotted(outcome, files.plot.suffix))
     if data_dir is not None:
         asyncio.run(_write(outcome, data_dir))
     if output is not Output.table:

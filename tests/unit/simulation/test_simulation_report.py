@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
+from PIL import Image, ImageChops, ImageColor
 
 from extender.cluster.manifests.manifest_entries import Role, entries_in, read
 from extender.cluster.manifests.yaml_reader import Document
@@ -18,7 +20,18 @@ from extender.simulation.arrivals import Arrival, ArrivingGroup, NodeFailure
 from extender.simulation.controllers import Job
 from extender.simulation.job_files import job_of, jobs_of
 from extender.simulation.simulation import BEGAN_US, Scenario, simulate
-from extender.simulation.simulation_report import BOTTOM, RIGHT, TOP, plotted, report
+from extender.simulation.simulation_report import (
+    BOTTOM,
+    FONT,
+    HEIGHT,
+    LEFT,
+    PIXELS,
+    RIGHT,
+    TOP,
+    WIDTH,
+    plotted,
+    report,
+)
 from tests.support.service.manifest_builders import a_fleet
 from tests.unit.simulation.test_simulation import GPU, an_arrival, an_empty_fleet, run
 
@@ -127,8 +140,8 @@ def test_a_plot_has_what_is_used_and_what_waits_over_time() -> None:
         an_arrival("never", 600.0, 9),
     ]
     outcome = run(jobs, until_s=900.0, cluster=an_empty_fleet())
-    svg = ET.fromstring(plotted(outcome, page=False))
-    assert plotted(outcome, page=True).startswith("<!DOCTYPE html>")
+    svg = ET.fromstring(plotted(outcome, ".svg"))
+    assert plotted(outcome, ".html").startswith(b"<!DOCTYPE html>")
     lines = {
         path.get("stroke"): re.findall(r"([\d.]+),([\d.]+)", path.get("d") or "")
         for path in svg.iter("{http://www.w3.org/2000/svg}path")
@@ -139,6 +152,22 @@ def test_a_plot_has_what_is_used_and_what_waits_over_time() -> None:
     assert pytest.approx((BOTTOM + top) / 2, abs=0.1) in heights  # 32 of them
     assert min(float(y) for _, y in lines["red"]) == TOP
     assert float(lines["red"][-1][0]) == float(lines["blue"][-1][0]) == RIGHT
+    picture = Image.open(io.BytesIO(plotted(outcome, ".png")))
+    assert picture.size == (WIDTH * PIXELS, HEIGHT * PIXELS)
+
+    def box(colour: str) -> tuple[float, ...]:
+        """Return left, top, right and bottom of all that has a colour, in units of the plot."""
+        channels = [
+            [255 * (level == of) for level in range(256)] for of in ImageColor.getrgb(colour)
+        ]
+        masks = picture.point([level for channel in channels for level in channel]).split()
+        of_colour = ImageChops.darker(ImageChops.darker(masks[0], masks[1]), masks[2]).getbbox()
+        assert of_colour is not None, f"nothing is {colour}"
+        return tuple(side / PIXELS for side in of_colour)
+
+    assert box("blue") == pytest.approx((LEFT, top, RIGHT, BOTTOM), abs=1.5)
+    assert box("red") == pytest.approx((LEFT, TOP, RIGHT, BOTTOM), abs=1.5)
+    assert box("black")[3] > BOTTOM + FONT / 2  # the times below the axis
 
 
 def test_groups_of_files_are_admitted_run_and_end(tmp_path: Path) -> None:
