@@ -295,7 +295,10 @@ def fewest_first(totals: Ints, used: Bools, scores: Ints | None, left: int) -> I
     array([0])
     """
     if scores is None:
-        order = sorted_stably(np.where(used, 0, int(totals.max(initial=0)) + 1) - totals)
+        keys = -totals
+        if used.any():
+            keys[~used] += int(totals.max()) + 1
+        order = sorted_stably(keys)
     else:
         order = np.lexsort((-scores, -totals, ~used))  # stable: equal ones by position
     order = order[totals[order] > 0]

@@ -19,6 +19,7 @@ from extender.core.planner.solve.domain_counts import (
     filled,
     merged,
     most_pairs,
+    numbered,
 )
 
 MORE_DOMAINS = 4  # that are tried beyond a bound on domains
@@ -92,6 +93,7 @@ def divided(domain: Ints, fit: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:
     (array([2, 0, 1]), array([0, 2, 0]))
     """
     pods = sum(sizes)
+    domain = numbered(domain)
     capacity = np.bincount(domain, weights=fit).astype(np.int64)
     chosen = fewest_first(capacity, np.zeros(len(capacity), dtype=np.bool_), None, pods)
     amounts = first_pods(capacity[chosen], pods)

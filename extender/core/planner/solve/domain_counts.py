@@ -225,7 +225,7 @@ def numbered(codes: Ints) -> Ints:
     most = codes.max(initial=0)
     if most == codes.min(initial=most):
         return np.zeros(len(codes), dtype=np.int64)
-    if most > len(codes) * 4:
+    if most > len(codes) * 16:
         return np.unique(codes, return_inverse=True)[1].reshape(-1)
     occurs = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
     occurs[codes] = 1
