@@ -143,7 +143,9 @@ class TreeController:
         for uid in [uid for uid in self._readings if uid not in view.objects]:
             del self._readings[uid]
             self._compiled.pop(uid, None)
-        due = [workload for workload in view.objects.values() if self._is_root(workload)]
+        # the order in which they reach the log: that of a Map follows the hash seed
+        ordered = map(view.objects.__getitem__, sorted(view.objects))
+        due = [workload for workload in ordered if self._is_root(workload)]
         for start in range(0, len(due), SLICE):
             await self._record(self._decided(view, due[start : start + SLICE], uses))
         await self._record(self._retired(view))
@@ -248,9 +250,10 @@ class TreeController:
 
     def _retired(self, view: WorkloadView) -> Iterator[tuple[TreeEvent, bytes]]:
         """Yield an event for each recorded workload that is gone."""
-        for uid, tree in self._leader.pending_state.trees.items():
-            is_known = tree.kind in view.synced or tree.kind in view.absent
-            if uid not in view.objects and is_known:
+        trees = self._leader.pending_state.trees
+        for uid in sorted(uid for uid in trees if uid not in view.objects):
+            tree = trees[uid]
+            if tree.kind in view.synced or tree.kind in view.absent:
                 yield retire(tree, "deleted"), b""
 
     async def _record(self, decided: Iterable[tuple[TreeEvent, bytes]]) -> None:

@@ -42,7 +42,7 @@ def more_nodes(
 
     No smaller number of one kind is enough, as far as the search goes.
 
-    Nodes for one leaf in one domain are tried first, then for several leaves together, then nodes of every kind.
+    Where rules between pods or exclusive groups count domains, nodes in the domains that there are and in new ones are compared. Nodes for one leaf in one domain are tried first, then for several leaves together, then nodes of every kind.
 
     Args:
         kinds: Those of the requirements that conflict.
@@ -50,15 +50,28 @@ def more_nodes(
     """
     if kinds.isdisjoint({"resources", "selector", "exclusive"}):
         return []
-    search = _NodeSearch(solved, request, fits_with)
-    counts = search.for_shortfalls() or search.of_any_kind()
-    return [search.relaxation(counts)] if counts else []
+    least: tuple[int, Relaxation] | None = None
+    keys = {key for rule in request.rules for key in rule.keys}
+    keys |= {group.exclusive for group in solved.problem.groups if group.exclusive}
+    others = (k for k in sorted(keys) if not _is_name(solved.problem.node_table, k))
+    for flipped in ("", *others):
+        search = _NodeSearch(solved, request, fits_with, flipped)
+        counts = search.for_shortfalls() or search.of_any_kind()
+        number = sum(counts.values())
+        if counts and (least is None or number < least[0]):
+            least = number, search.relaxation(counts)
+        if least is not None and least[0] == 1:
+            break
+    return [least[1]] if least is not None else []
 
 
 class _NodeSearch:
-    """The search for the fewest more nodes."""
+    """The search for the fewest more nodes, which are in the domains of those that they are like, or in new ones."""
 
-    def __init__(self, solved: Solved, request: PlanRequest, fits_with: FitsWith) -> None:
+    def __init__(
+        self, solved: Solved, request: PlanRequest, fits_with: FitsWith, flipped: str
+    ) -> None:
+        """Begin; `flipped`: a key of which the new nodes have a domain of their own, or not, against what is usual; empty: none."""
         self.solved = solved
         self.problem = solved.problem
         self.node_table = solved.problem.node_table
@@ -69,6 +82,10 @@ class _NodeSearch:
         closed = () if isinstance(request.closed, UnsetType) else request.closed
         asked = frozenset(self.asked).union(domains.key for domains in closed)
         self.own = _own_keys(self.node_table, asked, deciding)
+        if flipped:
+            self.own ^= {flipped}
+            if flipped not in self.own:  # the domain of a new node is one that there is
+                self.asked = tuple(dict.fromkeys((*self.asked, flipped)))
         self.each = [self._each(kind) for kind in range(len(self.problem.kinds))]
         # a new node is in the domain of the one that it is like, which another tree may have alone
         shared = tuple(domains for domains in closed if domains.key not in self.own)
@@ -77,10 +94,22 @@ class _NodeSearch:
             rows if opened is None else rows & opened
             for rows in (may_run(self.node_table, shape) for shape in self.problem.shapes)
         ]
+        self.admitted = self._admitted()
         self._fits_with = fits_with
         self._known: dict[frozenset[tuple[NodeName, int]], bool | None] = {}
         # a new node is one more domain over which pods must be spread
         self.harmless = not any(rule.kind == "spread" for rule in request.rules)
+
+    def _admitted(self) -> Ints:
+        """Return for each node whether a pod of the tree may be on one like it by the rules about pods that run, as 0 or 1."""
+        masks = self.problem.rules.masks
+        in_new_domains = any(self.own.intersection(rule.keys) for rule in self.request.rules)
+        if in_new_domains or not all(shape in masks for shape in self.problem.kinds):
+            return np.ones(self.node_table.size, dtype=np.int64)
+        admitted: Ints = np.any([masks[shape] for shape in self.problem.kinds], axis=0).astype(
+            np.int64
+        )
+        return admitted
 
     def fits(self, counts: Counts) -> bool:
         """Return whether the tree fits with so many more nodes."""
@@ -211,8 +240,11 @@ class _NodeSearch:
             return
         by_kind = placeable(self.problem, leaf)
         holds = held_in(leaf, by_kind)
+        admitted = np.zeros(leaf.level.count, dtype=np.int64)
+        inside = np.flatnonzero(leaf.level.domain >= 0)
+        np.maximum.at(admitted, leaf.level.domain[inside], self.admitted[inside])
         yielded = 0
-        for domain in np.argsort(-holds, kind="stable").tolist():
+        for domain in np.lexsort((-admitted, -holds)).tolist():
             if leaf.pinned >= 0 and domain != leaf.pinned:
                 continue
             lacking = {k: len(m) - int(by_kind[k][domain]) for k, m in leaf.members.items()}
@@ -295,7 +327,7 @@ class _NodeSearch:
 
     def _different_nodes(self) -> list[NodeName]:
         """Return one node of each kind that can run a pod of the tree, those that hold most first."""
-        by_kind: dict[object, tuple[int, NodeName]] = {}
+        by_kind: dict[object, tuple[int, int, NodeName]] = {}
         levels = [self.node_table.label(key)[0] for key in sorted(self.keys) if key not in self.own]
         axes = sorted(
             {r for shape in self.problem.shapes for r, ask in shape.requests if ask > 0} | {"pods"}
@@ -309,8 +341,8 @@ class _NodeSearch:
             node = self.node_table.nodes[i]
             key = (*rows[i], node.taints, node.unschedulable)
             if key not in by_kind:
-                by_kind[key] = (-int(holds[i]), node.name)
-        return [name for holds, name in sorted(by_kind.values()) if holds][:MODELS_MAX]
+                by_kind[key] = (-int(self.admitted[i]), -int(holds[i]), node.name)
+        return [name for _, holds, name in sorted(by_kind.values()) if holds][:MODELS_MAX]
 
     def _packed(self, name: NodeName, most: int) -> int:
         """Return how many nodes hold what all leaves need if there is no other capacity and no constraint but that of resources."""
@@ -382,12 +414,16 @@ def _own_keys(
     for key in asked | deciding:
         codes, values = node_table.label(key)
         different = 1 < len(values) == int((codes >= 0).sum())
-        named = all(
-            node.labels[key] == node.name for node in node_table.nodes if key in node.labels
-        )
-        if named or (different and key not in asked):
+        if _is_name(node_table, key) or (different and key not in asked):
             own.add(key)
     return frozenset(own)
+
+
+def _is_name(node_table: NodeTable, key: str) -> bool:
+    """Return whether the values of a key are the names of nodes."""
+    return key == HOSTNAME or all(
+        node.labels[key] == node.name for node in node_table.nodes if key in node.labels
+    )
 
 
 def with_counts(change: Relaxation, counts: Sequence[int]) -> Relaxation:

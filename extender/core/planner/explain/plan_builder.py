@@ -50,7 +50,7 @@ EXACT_STEPS_MAX = 20_000  # of the search for the best order; about 20 ms
 
 def is_ranked(leaf: PlanGroup) -> bool:
     """Return whether all waiting members of a leaf have ranks."""
-    return bool(leaf.members) and all(member.rank is not UNSET for member in leaf.members)
+    return bool(leaf.members) and UNSET not in [member.rank for member in leaf.members]
 
 
 def rank_keys(
@@ -241,7 +241,8 @@ def seats_by_rank(
     if len(left) == 1 and not given and not bound:  # the same result at once
         kind, positions = next(iter(left.items()))
         listed = np.repeat(nodes, seats_of[kind]).tolist()
-        ordered = sorted(positions, key=lambda at: (_rank(source.members[at]), at))
+        ranks = _ranks(source.members)
+        ordered = sorted(sorted(positions), key=ranks.__getitem__)
         return dict(zip(ordered, listed, strict=True))
     # of equal ranks those first that have their seats
     entries = [(rank, 0, -1, -1, column[node]) for rank, node in bound]
@@ -261,6 +262,10 @@ def seats_by_rank(
 
 def _rank(member: PlanMember | PlanBound) -> int:
     return member.rank if member.rank is not UNSET else 0
+
+
+def _ranks(members: Iterable[PlanMember]) -> list[int]:
+    return [member.rank if member.rank is not UNSET else 0 for member in members]
 
 
 def _bound_ranks(leaf: PlanGroup, table: NodeTable) -> list[tuple[int, int]]:
@@ -297,8 +302,14 @@ class _GroupOrder:
 
     def arrange(self, groups: Iterable[CompiledGroup]) -> None:
         """Let the groups that are alike exchange their seats."""
-        alike: dict[tuple[object, ...], list[CompiledGroup]] = {}
+        similar: dict[tuple[object, ...], list[CompiledGroup]] = {}
         for group in groups:
+            similar.setdefault(
+                (group.source.minimum, len(group.source.members), len(group.children)), []
+            ).append(group)
+        alike: dict[tuple[object, ...], list[CompiledGroup]] = {}
+        # most groups have no other one of their size, and need no full comparison
+        for group in itertools.chain.from_iterable(g for g in similar.values() if len(g) > 1):
             if (likeness := self._likeness(group)) is not None:
                 alike.setdefault(likeness, []).append(group)
         table = self._problem.node_table
@@ -398,16 +409,19 @@ def rank_outcomes(
             continue
         bound = sorted(row for leaf in leaves for row in _bound_ranks(leaf.source, table))
         keys = rank_keys(request, problem, leaves[0])[::-1]
-        placed = [
-            (_rank(leaf.source.members[p]), 1, p, node)
-            for leaf in leaves
-            for p, node in seats.get(leaf.index, {}).items()
-        ]
-        if not placed or len(placed) + len(bound) < 2 or not keys:  # noqa: PLR2004 -- no neighbours
+        positions, rows = [-1] * len(bound), [row for _, row in bound]
+        ranks = [rank for rank, _ in bound]
+        for leaf in leaves:
+            placed = seats.get(leaf.index, {})
+            ranks += map(_ranks(leaf.source.members).__getitem__, placed)
+            positions += placed
+            rows += placed.values()
+        if len(rows) == len(bound) or len(rows) < 2 or not keys:  # noqa: PLR2004 -- no neighbours
             continue
-        ranked = sorted([*((rank, 0, at, n) for at, (rank, n) in enumerate(bound)), *placed])
-        nodes = np.array([node for *_, node in ranked], dtype=np.int64)
-        fixed = np.array([step == 0 for _, step, _, _ in ranked], dtype=np.bool_)
+        # of equal ranks those that are bound come first
+        order = np.lexsort(np.array((rows, positions, ranks), dtype=np.int64))
+        nodes = np.array(rows, dtype=np.int64)[order]
+        fixed = order < len(bound)
         values: list[WishValue] = []
         for level, row in zip(keys, domains_of(table, keys, nodes), strict=False):
             changes = int(np.count_nonzero(np.diff(row)))
@@ -417,7 +431,7 @@ def rank_outcomes(
         if len(values) > 1 and not values[0].value:
             del values[0]
         if values[0].value or not any(leaf.level.keys for leaf in leaves):
-            yield WishOutcome(kind="rank", group=key, values=tuple(values), pods=len(ranked))
+            yield WishOutcome(kind="rank", group=key, values=tuple(values), pods=len(rows))
 
 
 def _fewest_changes(domains: Ints, fixed: Ints) -> int:

@@ -277,7 +277,7 @@ class GroupCauses:
             yield Cause(text, _with_shapes(exclusive_claims=()), rank=1)
         if self._problem.node_table.reserved().any():
             left_out = LeftOut(Options(no_reservations=True))
-            yield Cause("capacity reserved for other trees", left_out, rank=2)
+            yield Cause("capacity reserved for other trees or for moves", left_out, rank=2)
         yield from self._of_resources(shapes)
         if any(not isinstance(g.exclusive, UnsetType) for g in walk(self._request.root)):
             sharing = {g.key: RequirementChange(shares=True) for g in walk(self._request.root)}

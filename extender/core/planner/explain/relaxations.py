@@ -317,7 +317,9 @@ def _of_nodes(
     """Yield what keeps pods off nodes, apart from their capacity."""
     root = request.root.key
     if reserved := [n.name for n in request.nodes if n.reserved]:
-        text = f"capacity on {counted(len(reserved), 'node')} is reserved for other trees"
+        text = (
+            f"capacity on {counted(len(reserved), 'node')} is reserved for other trees or for moves"
+        )
         yield PlacementRequirement("reservation", root, text)
     if not isinstance(request.closed, UnsetType):
         text = f"exclusive groups of other trees have {join_names(closed_texts(request.closed))}"
@@ -598,7 +600,7 @@ def _others(
 
 
 def _unreserved(nodes: list[NodeName]) -> Relaxation:
-    text = f"the capacity reserved for other trees on {join_names(nodes)} becomes free"
+    text = f"the capacity reserved for other trees or for moves on {join_names(nodes)} becomes free"
     return Relaxation(kind="reservation", text=text, nodes=tuple(nodes))
 
 

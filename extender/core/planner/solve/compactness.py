@@ -36,6 +36,7 @@ TAINTS_WEIGHT = 3
 AFFINITY_WEIGHT = 2
 PODS_WEIGHT = 2
 SPREAD_WEIGHT = 2
+SMALL = 1 << 15
 _FINE = 1_000  # logarithms are rounded to thousandths, so that all other numbers are integers
 DomainKey: TypeAlias = "tuple[str, ...] | str"  # of a level, or a single topology key
 DomainCounts: TypeAlias = "Callable[[int, DomainKey, Ints], Ints]"  # of a kind, per domain
@@ -293,8 +294,13 @@ def fewest_first(totals: Ints, used: Bools, scores: Ints | None, left: int) -> I
     >>> fewest_first(np.array([2, 5, 3, 4]), np.array([True, False, False, False]), None, 2)
     array([0])
     """
-    keys = (-totals, ~used) if scores is None else (-scores, -totals, ~used)
-    order = np.lexsort(keys)  # stable: equal ones by position
+    if scores is None:
+        keys = -totals
+        if used.any():
+            keys[~used] += int(totals.max()) + 1
+        order = sorted_stably(keys)
+    else:
+        order = np.lexsort((-scores, -totals, ~used))  # stable: equal ones by position
     order = order[totals[order] > 0]
     sums = np.cumsum(totals[order])
     taken = int(np.searchsorted(sums, left))
@@ -303,9 +309,30 @@ def fewest_first(totals: Ints, used: Bools, scores: Ints | None, left: int) -> I
     rest = left - (int(sums[taken - 1]) if taken else 0)
     others = order[taken:]
     others = others[totals[others] >= rest]
-    ties = (totals[others],) if scores is None else (totals[others], -scores[others])
-    last = others[np.lexsort((others, *ties, ~used[others]))[:1]]
-    return np.concatenate((order[:taken], last))
+    if used[others].any():
+        others = others[used[others]]
+    if scores is not None:
+        others = others[scores[others] == scores[others].max()]
+    last = others[totals[others] == totals[others].min()].min()
+    return np.append(order[:taken], last)
+
+
+def first_pods(amounts: Ints, want: int) -> Ints:
+    """Return the first so many of some pods, in order.
+
+    >>> first_pods(np.array([2, 0, 3, 1]), 4)
+    array([2, 0, 2, 0])
+    """
+    sums = np.minimum(np.cumsum(amounts), want)
+    sums[1:] -= sums[:-1].copy()
+    return sums
+
+
+def sorted_stably(keys: Ints) -> Ints:
+    """Return the positions of some keys in their order, those of equal ones as they are."""
+    if keys.min(initial=0) > -SMALL and keys.max(initial=0) < SMALL:
+        keys = keys.astype(np.int16)  # sorted in linear time
+    return np.argsort(keys, kind="stable")
 
 
 def node_scores(problem: PlacementProblem) -> Ints | None:

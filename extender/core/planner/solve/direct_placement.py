@@ -5,19 +5,21 @@ Numbers of pods per node or domain in, and out. What else decides about a placem
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from extender.core.planner.model.node_table import Ints
-from extender.core.planner.solve.compactness import fewest_first
+from extender.core.planner.solve.compactness import fewest_first, first_pods
 from extender.core.planner.solve.domain_counts import (
     DomainCount,
     by_price,
     filled,
     merged,
     most_pairs,
+    numbered,
 )
 
 MORE_DOMAINS = 4  # that are tried beyond a bound on domains
@@ -43,17 +45,21 @@ def best_region(
     by, domain, capacity = (of, level, fit) if limit is None else merged(of, parts, fit, level)
     none = np.zeros(0, dtype=np.int64)
     options = list(by_price(by, domain, capacity, pods, limit, none))
-    needed = np.max([option.needed for option in options], axis=0)
+    needed = functools.reduce(np.maximum, (option.needed for option in options))
     best = int(holds[np.lexsort((totals[holds], needed[holds]))[0]])
     inside = of == best
     if limit is None:
         return float(needed[best]), np.flatnonzero(inside)
+    orders = [option.largest_of(best) for option in (options[-1], *options[:-1])]
+    of_best = by == best
+    domain, capacity = domain[of_best], capacity[of_best]
     for number in range(int(needed[best]), int(needed[best]) + MORE_DOMAINS):
-        for option in (options[-1], *options[:-1]):
-            used = option.domains[option.of == best][:number]
-            largest = np.sort(capacity[(by == best) & np.isin(domain, used)])[::-1]
+        for order in orders:
+            is_used = np.zeros(int(level.max(initial=0)) + 1, dtype=np.bool_)
+            is_used[order[:number]] = True
+            largest = np.sort(capacity[is_used[domain]])[::-1]
             if int(largest[: limit.most].sum()) >= pods:
-                return float(number), np.flatnonzero(inside & np.isin(level, used))
+                return float(number), np.flatnonzero(inside & is_used[level])
     return math.inf, none
 
 
@@ -87,9 +93,10 @@ def divided(domain: Ints, fit: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:
     (array([2, 0, 1]), array([0, 2, 0]))
     """
     pods = sum(sizes)
+    domain = numbered(domain)
     capacity = np.bincount(domain, weights=fit).astype(np.int64)
     chosen = fewest_first(capacity, np.zeros(len(capacity), dtype=np.bool_), None, pods)
-    amounts = np.diff(np.minimum(np.cumsum(capacity[chosen]), pods), prepend=0)
+    amounts = first_pods(capacity[chosen], pods)
     of_first = most_pairs(amounts, sizes[0])[1] if len(sizes) > 1 else amounts
     rank = np.full(len(capacity), len(chosen), dtype=np.int64)
     rank[chosen] = np.arange(len(chosen))
@@ -100,10 +107,12 @@ def divided(domain: Ints, fit: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:
     last = last[fewest_first(fit[last], unused, None, int(amounts[-1]))]
     full = np.flatnonzero(rank < len(chosen) - 1)
     nodes = np.concatenate((full[np.lexsort((-fit[full], rank[full]))], last))
-    sums = np.minimum(np.cumsum(fit[nodes]), pods)
-    both = np.diff(sums, prepend=0)
-    have = sums - both - (np.cumsum(amounts) - amounts)[rank[nodes]]
+    both = first_pods(fit[nodes], pods)
     first, second = np.zeros(len(fit), dtype=np.int64), np.zeros(len(fit), dtype=np.int64)
+    if len(sizes) == 1:
+        first[nodes] = both
+        return first, second
+    have = np.cumsum(both) - both - (np.cumsum(amounts) - amounts)[rank[nodes]]
     first[nodes] = np.clip(of_first[rank[nodes]] - have, 0, both)
     second[nodes] = both - first[nodes]
     return first, second
@@ -145,7 +154,7 @@ def divided_by_weight(
             taken = sum(p[inside] * w for p, w in zip(parts, weights, strict=True))
             able = np.minimum((space[inside] - taken) // weights[group], fits[group][inside])
             order = fewest_first(able, np.asarray(taken > 0), None, number)
-            amounts = np.diff(np.minimum(np.cumsum(able[order]), number), prepend=0)
+            amounts = first_pods(able[order], number)
             parts[group][inside[order]] = amounts
             left[group] -= int(amounts.sum())
     return parts[0], parts[1]
@@ -224,7 +233,7 @@ def equal_shares(capacity: Ints, pods: int) -> list[int]:
     left = pods
     while left > 0 and (open_ones := np.flatnonzero(shares < capacity)).size:
         more = np.minimum(capacity[open_ones] - shares[open_ones], max(left // open_ones.size, 1))
-        more = np.diff(np.minimum(np.cumsum(more), left), prepend=0)
+        more = first_pods(more, left)
         shares[open_ones] += more
         left -= int(more.sum())
     return [int(share) for share in shares]

@@ -20,6 +20,7 @@ import numpy as np
 from extender.core.planner.model.node_table import FIT_MAX, Bools, Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds
+from extender.core.planner.solve.compactness import sorted_stably
 from extender.core.planner.solve.cp_sat_placement import PlacementModel
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.integer_program import Response
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from ortools.sat.python.cp_model_helper import IntVar, LinearExpr
 
 BROKEN = 2  # domains that a group with a pod on a node without the label has at least
-SMALL = 1 << 15
 PRICES = 3  # that are tried for one bound
 
 
@@ -163,15 +163,41 @@ def filled(of: Ints, capacity: Ints, pods: Ints, opened: Bools | None = None) ->
     (array([1, 0, 2, 3]), array([5, 1, 4, 0]))
     """
     place = of * 2 if opened is None else of * 2 + ~opened
-    keys = place * (int(capacity.max(initial=0)) + 1) - capacity
-    if np.abs(keys).max(initial=0) < SMALL:  # sorted in linear time
-        keys = keys.astype(np.int16)
-    order = np.argsort(keys, kind="stable")
+    order = sorted_stably(place * (int(capacity.max(initial=0)) + 1) - capacity)
     of, capacity = of[order], capacity[order]
-    sums = np.append(0, np.cumsum(capacity))
-    first = np.searchsorted(of, np.arange(len(pods)))
-    before = sums[:-1] - sums[first][of]
-    return order, np.clip(pods[of] - before, 0, capacity)
+    before = np.cumsum(capacity) - capacity
+    if len(pods) > 1:
+        first = np.searchsorted(of, np.arange(len(pods)))
+        before -= np.append(before, 0)[first][of]
+    return order, np.minimum(np.maximum(pods[of] - before, 0), capacity)
+
+
+def fewest_needed(of: Ints, capacity: Ints, pods: int, regions: int) -> Ints:
+    """Return in how many domains of each region so many pods are at least; too many where it cannot hold them.
+
+    Args:
+        of: The region of each domain.
+
+    >>> fewest_needed(np.array([0, 0, 1, 1]), np.array([2, 5, 4, 3]), 6, 2)
+    array([2, 2])
+    """
+    width = int(capacity.max(initial=0)) + 1
+    if regions * width > len(of) * 4:
+        order, amounts = filled(of, capacity, np.full(regions, pods, dtype=np.int64))
+        needed = np.bincount(of[order[amounts > 0]], minlength=regions)
+        needed[np.bincount(of, weights=capacity, minlength=regions) < pods] = FIT_MAX
+        return needed
+    # those with the same capacity at once, the largest first
+    sizes = np.arange(width - 1, -1, -1)
+    alike = np.bincount(of * width + capacity, minlength=regions * width)
+    alike = alike.reshape(regions, width)[:, ::-1]
+    sums = np.cumsum(alike * sizes, axis=1)
+    rows, last = np.arange(regions), np.argmax(sums >= pods, axis=1)
+    more = alike[rows, last]
+    before = np.cumsum(alike, axis=1)[rows, last] - more
+    rest = np.maximum(pods - sums[rows, last] + more * sizes[last], 0)
+    needed = before - (-rest // np.maximum(sizes[last], 1))
+    return np.where(sums[:, -1] < pods, FIT_MAX, needed)
 
 
 def in_parts(fit: Ints, limit: DomainCount | None, pods: int) -> Ints:
@@ -199,7 +225,7 @@ def numbered(codes: Ints) -> Ints:
     most = codes.max(initial=0)
     if most == codes.min(initial=most):
         return np.zeros(len(codes), dtype=np.int64)
-    if most > len(codes) * 4:
+    if most > len(codes) * 16:
         return np.unique(codes, return_inverse=True)[1].reshape(-1)
     occurs = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
     occurs[codes] = 1
@@ -242,11 +268,17 @@ def paired(of: Ints, domain: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 class DomainsNeeded(NamedTuple):
-    """In how many domains of each region some pods are at least, and the domains in the order in which they hold most."""
+    """In how many domains of each region some pods are at least."""
 
     needed: Ints  # per region; all of the pods where it cannot hold them
     of: Ints  # the region of each domain
     domains: Ints
+    capacity: Ints  # of each domain
+
+    def largest_of(self, region: int) -> Ints:
+        """Return the domains of a region in the order in which they hold most."""
+        inside = np.flatnonzero(self.of == region)
+        return self.domains[inside[sorted_stably(-self.capacity[inside])]]
 
 
 def by_price(
@@ -277,14 +309,18 @@ def by_price(
     if 0 not in values:
         values.append(0)
     for price in values:
-        beyond = np.maximum(capacity - price, 0)
+        beyond = np.maximum(capacity - price, 0) if price else capacity
         totals = np.bincount(at, weights=beyond, minlength=len(by)).astype(np.int64)
-        left = np.full(regions, max(pods - price * (limit.most if limit else 0), 0), dtype=np.int64)
-        order, amounts = filled(by, totals, left, is_open)
-        counted = order[amounts > 0 if is_open is None else (amounts > 0) & ~is_open[order]]
-        needed = np.bincount(by[counted], minlength=regions)
-        needed[np.bincount(by, weights=totals, minlength=regions) < left] = pods
-        yield DomainsNeeded(needed, by[order], domains[order])
+        left = max(pods - price * (limit.most if limit else 0), 0)
+        if is_open is None:
+            needed = fewest_needed(by, totals, left, regions)
+            needed[needed == FIT_MAX] = pods
+        else:
+            order, amounts = filled(by, totals, np.full(regions, left, dtype=np.int64), is_open)
+            counted = order[(amounts > 0) & ~is_open[order]]
+            needed = np.bincount(by[counted], minlength=regions)
+            needed[np.bincount(by, weights=totals, minlength=regions) < left] = pods
+        yield DomainsNeeded(needed, by, domains, totals)
 
 
 def most_pairs(pods: Ints, first: int) -> tuple[int, Ints]:

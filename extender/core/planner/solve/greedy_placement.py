@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -17,7 +18,12 @@ from extender.core.planner.model.interpod_constraints import ConstraintLedger
 from extender.core.planner.model.node_table import Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds
-from extender.core.planner.solve.compactness import Compactness, DomainKey, domain_scores
+from extender.core.planner.solve.compactness import (
+    Compactness,
+    DomainKey,
+    domain_scores,
+    first_pods,
+)
 
 # --- the order in which candidates are tried
 Strategy = Literal["compact", "full", "roomy", "tight", "listed"]
@@ -202,12 +208,12 @@ class PartialPlacement:
         left = [domain for domain in inside.tolist() if groups.value(group, domain) not in chosen]
         return np.array(left, dtype=np.int64)
 
-    def candidates(self, group: CompiledGroup, outer: int) -> list[int]:
-        """Return those domains in the order in which they are tried, without those that are full."""
+    def candidates(self, group: CompiledGroup, outer: int) -> Iterator[int]:
+        """Yield those domains in the order in which they are tried, without those that are full."""
         inside = self.inside(group, outer)
         if len(inside) <= 1:
-            only: list[int] = inside.tolist()
-            return only
+            yield from inside.tolist()
+            return
         if group.leaf:
             most, capacity = self._leaf_capacity(group, inside)
             need = group.size if self.whole else group.least
@@ -223,8 +229,16 @@ class PartialPlacement:
             columns = [-most, -scores, capacity]
         else:
             columns = [-scores, capacity, -most]
-        ordered: list[int] = inside[np.lexsort((inside, *reversed(columns), -preferred))].tolist()
-        return ordered
+        # mostly the first one is enough, which is found without sorting all of them
+        first = np.arange(len(inside))
+        for column in (-preferred, *columns, inside):
+            if len(first) > 1:
+                values = column[first]
+                first = first[values == values.min()]
+        yield from inside[first].tolist()
+        if len(inside) > 1:
+            order = np.lexsort((inside, *reversed(columns), -preferred))
+            yield from inside[order[1:]].tolist()
 
     def _leaf_capacity(self, group: CompiledGroup, inside: Ints) -> tuple[Ints, Ints]:
         """Return for each of some domains how many members of a leaf fit, and how many pods of its kinds."""
@@ -333,11 +347,13 @@ class PartialPlacement:
         fit = self.fits(kind, nodes)
         amounts = np.zeros(len(nodes), dtype=np.int64)
         if preferred:
-            amounts = _first(np.minimum(fit, [preferred.get(int(n), 0) for n in nodes]), want)
+            amounts = first_pods(np.minimum(fit, [preferred.get(int(n), 0) for n in nodes]), want)
         left = want - int(amounts.sum())
         if left:
-            order = self.order_nodes(leaf, kind, nodes, fit, amounts, left)
-            amounts[order] += _first((fit - amounts)[order], left)
+            order = np.arange(len(nodes))
+            if len(nodes) > 1:
+                order = self.order_nodes(leaf, kind, nodes, fit, amounts, left)
+            amounts[order] += first_pods((fit - amounts)[order], left)
         used = np.flatnonzero(amounts)
         self.take(leaf.index, kind, nodes[used], amounts[used])
         return int(amounts.sum())
@@ -422,17 +438,6 @@ class PartialPlacement:
                     if group.level.domain[node] >= 0:
                         preferred[group.level.domain[node]] += amount
         return preferred[domains]
-
-
-def _first(amounts: Ints, want: int) -> Ints:
-    """Return the first so many of some pods, in order.
-
-    >>> _first(np.array([2, 0, 3, 1]), 4)
-    array([2, 0, 2, 0])
-    """
-    sums = np.minimum(np.cumsum(amounts), want)
-    sums[1:] -= sums[:-1].copy()
-    return sums
 
 
 def _preferred_nodes(problem: PlacementProblem) -> dict[tuple[int, int], dict[int, int]]:

@@ -14,6 +14,7 @@ CP-SAT decide it as any other request.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -446,9 +447,8 @@ class _PreferredSearch:
         sizes = [self._pods_of(group.index).number(self.solution) for group in groups]
         alike = _alike(capacities)
         weights = [1] * len(capacities) if alike else self._weights(capacities, sizes)
-        fit = np.max(
-            [capacity.fit * w for capacity, w in zip(capacities, weights, strict=True)], axis=0
-        )
+        space = (capacity.fit * w for capacity, w in zip(capacities, weights, strict=True))
+        fit = functools.reduce(np.maximum, space)
         region = capacities[0].region
         if len(capacities) > 1:
             region = region * (int(capacities[1].region.max(initial=0)) + 1) + capacities[1].region
@@ -479,8 +479,9 @@ class _PreferredSearch:
                     dealt = dict(zip(used.tolist(), amount.tolist(), strict=True))
                     other[leaf] = {**other[leaf], kind: dealt}
                     seats = seats[number:]
+        value = count.value(self.solution)
         kept = self._keeps(other) and (alike or self._has_capacity(other))
-        if kept and count.value(other) <= count.value(self.solution):
+        if kept and count.value(other) <= value:
             self._accept(other)
         return kept or together
 
@@ -534,10 +535,14 @@ class _PreferredSearch:
             candidates = [nodes[few], nodes]
         best, chosen = math.inf, nodes[:0]
         for nodes, outer in itertools.product(candidates, self._wider(level)):
-            rows = nodes[outer[nodes] >= 0]
+            rows, of = nodes, outer[nodes]
+            if of.min(initial=0) < 0:
+                rows = nodes[of >= 0]
+                of = outer[rows]
+            if np.bincount(of, weights=fit[rows]).max(initial=0) < sum(sizes):
+                continue
             domain, capacity = level.domain[rows], fit[rows]
-            codes = region[rows] * (int(outer.max(initial=0)) + 1) + outer[rows]
-            of = numbered(codes)
+            of = numbered(region[rows] * (int(of.max(initial=0)) + 1) + of)
             if len(sizes) > 1:
                 cost, inside = best_region_of_two(of, domain, capacity, sizes)
             else:
@@ -568,22 +573,19 @@ class _PreferredSearch:
 
     def _has_capacity(self, solution: Solution) -> bool:
         """Return whether the nodes have the capacity that a placement needs."""
-        used, amounts = self._needs(solution, set())
-        nodes, at = np.unique(used, return_inverse=True)
-        free = self.problem.free[nodes]
-        np.subtract.at(free, at.reshape(-1), amounts)
-        return bool((free >= 0).all())
+        return bool((self._left(solution, set())[1] >= 0).all())
 
-    def _needs(self, solution: Solution, without: AbstractSet[int]) -> tuple[Ints, Ints]:
-        """Return the nodes of the pods of all other leaves, and what these pods request there."""
-        used = [np.zeros(0, dtype=np.int64)]
-        amounts = [np.zeros((0, self.problem.requests.shape[1]), dtype=np.int64)]
+    def _left(self, solution: Solution, without: AbstractSet[int]) -> tuple[Ints, Ints]:
+        """Return the nodes of the pods of all other leaves, and what these pods leave free there."""
+        amounts = np.zeros_like(self.problem.free)
+        is_used = np.zeros(len(amounts), dtype=np.bool_)
         for index, by_kind in solution.items():
             for kind, pods_on in by_kind.items() if index not in without else ():
-                used.append(np.array(list(pods_on), dtype=np.int64))
-                pods = np.array(list(pods_on.values()), dtype=np.int64)
-                amounts.append(pods[:, None] * self.problem.requests[kind])
-        return np.concatenate(used), np.concatenate(amounts)
+                nodes, pods = list(pods_on), np.array(list(pods_on.values()), dtype=np.int64)
+                amounts[nodes] += pods[:, None] * self.problem.requests[kind]
+                is_used[nodes] = True
+        used = np.flatnonzero(is_used)
+        return used, self.problem.free[used] - amounts[used]
 
     def _limits_of(self, group: CompiledGroup) -> Iterator[DomainCount]:
         """Yield the limits of domains that are kept of a group alone."""
@@ -606,7 +608,8 @@ class _PreferredSearch:
         levels.sort(key=lambda other: (-other.labelled, other.key))
         for other in levels:
             if self._inside(level, other):
-                yield np.where(other.domain < other.labelled, other.domain, -1)
+                is_labelled = other.domain < other.labelled
+                yield other.domain if is_labelled.all() else np.where(is_labelled, other.domain, -1)
         yield np.zeros(len(level.domain), dtype=np.int64)
 
     def _capacity_for(
@@ -637,12 +640,9 @@ class _PreferredSearch:
         ):
             return None
         fit = self.problem.counts[kinds[0]].copy()
-        used, amounts = self._needs(self.solution, without)
-        used, at = np.unique(used, return_inverse=True)
-        free = self.problem.free[used]
-        np.subtract.at(free, at.reshape(-1), amounts)
+        used, free = self._left(self.solution, without)
         fitting = count_fitting(free, requests[kinds[0]])
-        fit[used] = np.where(allowed[kinds[0]][used], fitting, 0)
+        fit[used] = fitting * allowed[kinds[0]][used]
         inside = own.domain >= 0
         mine = nodes[0]
         if group.exclusive:
@@ -650,8 +650,11 @@ class _PreferredSearch:
         elif group.parent >= 0:
             above = problem.groups[group.parent].level
             inside &= above.domain == above.domain[mine]
-        fit[~inside] = 0
-        return _Capacity(fit, np.where(inside, own.domain, -1), requests[kinds[0]])
+        region = own.domain
+        if not inside.all():
+            fit[~inside] = 0
+            region = np.where(inside, region, -1)
+        return _Capacity(fit, region, requests[kinds[0]])
 
     def _is_plain(self, kind: int) -> bool:
         """Return whether nothing but capacity and the node decides where a pod of a kind can be."""

@@ -68,7 +68,7 @@ class ExtraMembers:
             domain = self.draft.domains[leaf.index]
             steps = self._remove(leaf)
             best, most = domain, leaf.size - sum(left.values())
-            for other in self.draft.candidates(leaf, outer)[:MOVES_MAX]:
+            for other in itertools.islice(self.draft.candidates(leaf, outer), MOVES_MAX):
                 mark = len(self.draft.trail)
                 count = self._fill(leaf, other, every)
                 self.draft.undo(mark)
@@ -305,4 +305,4 @@ def solve_quickly(
 
 def size(solution: Solution) -> int:
     """Return the number of pods in a placement."""
-    return sum(n for kinds in solution.values() for nodes in kinds.values() for n in nodes.values())
+    return sum(sum(nodes.values()) for kinds in solution.values() for nodes in kinds.values())

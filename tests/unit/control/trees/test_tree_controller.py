@@ -98,6 +98,18 @@ async def test_a_jobset_becomes_its_groups():
         assert len(stage.event_data(TreeCompiled)) == 1
 
 
+async def test_workloads_that_come_or_go_together_are_recorded_in_the_order_of_their_uids():
+    """Not in that of a hash table, which follows the hash seed."""
+    uids = [f"{number:016x}" for number in range(16, 28)]
+    stage, workloads = await started(*(a_jobset(f"train-{uid}", uid) for uid in reversed(uids)))
+    async with stage:
+        await eventually(lambda: len(stage.event_data(TreeCompiled)) == len(uids), "events")
+        assert [event.uid for event in stage.event_data(TreeCompiled)] == uids
+        workloads.remove(*(a_jobset(f"train-{uid}", uid) for uid in uids))
+        await eventually(lambda: len(stage.event_data(TreeRetired)) == len(uids), "events")
+        assert [event.uid for event in stage.event_data(TreeRetired)] == uids
+
+
 @pytest.mark.parametrize("killed_after", range(6))
 async def test_a_kill_between_two_writes_loses_and_doubles_nothing(killed_after):
     """The log has the tree once, and the next leader writes the groups that are missing."""

@@ -87,7 +87,7 @@ def is_against(claim: Claim) -> bool:
 
 def without(cluster: ClaimedCluster, cause: str) -> ClaimedCluster:
     """Return a cluster without what a text names."""
-    if cause == "capacity reserved for other trees":
+    if cause == "capacity reserved for other trees or for moves":
         return replace(cluster, claims=tuple(c for c in cluster.claims if not is_against(c)))
     if cause == GPU:
         return replace(cluster, sizes=tuple(0 for _ in cluster.sizes))
@@ -218,7 +218,24 @@ def test_the_fewest_nodes_are_named_whose_reserved_capacity_helps():
     claims = (claim("reservation", node, 1, f"other-{node}") for node in ("n0", "n1", "n2"))
     cluster = beside({"n0": 1, "n1": 2, "n2": 1}, *claims, sizes=(2,))
     texts = answer(cluster).judged.verdict.relaxations
-    assert "the capacity reserved for other trees on n1 becomes free" in texts
+    assert "the capacity reserved for other trees or for moves on n1 becomes free" in texts
+
+
+def test_capacity_for_the_move_of_its_own_member_is_not_called_that_of_other_trees_alone():
+    """The only free GPU is for its member that moves there; the member that waits has no place."""
+    own = claim("move", "n1", 1, TREE)
+    cluster = replace(
+        beside({"n0": 1, "n1": 1}, own, sizes=(1,)),
+        pods=(RunningPod(own.pod, "n0", 1, PRIORITY, gang=TREE),),
+        minimum=2,
+        may_preempt=False,
+    )
+    refusal = answer(cluster).judged.verdict
+    assert [c.kind for c in refusal.changes if c.kind == "reservation"] == ["reservation"]
+    sentences = [*refusal.reasons, *refusal.relaxations, *(c.message for c in refusal.conflict)]
+    named = [text for text in sentences if "reserved" in text]
+    assert len(named) > 2
+    assert all("for other trees or for moves" in text for text in named)
 
 
 def test_held_capacity_is_named_where_it_keeps_off_the_second_pod():

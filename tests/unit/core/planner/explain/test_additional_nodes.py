@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import HostPort, PodShape
-from extender.core.planner.explain.additional_nodes import HOSTNAME, _copy
+from extender.core.planner.explain.additional_nodes import HOSTNAME, _copy, with_added
 from extender.core.planner.plan_types import (
     Plan,
     PlanExclusive,
@@ -15,6 +18,7 @@ from extender.core.planner.plan_types import (
     PlanMember,
     PlanNode,
     PlanRequest,
+    PlanRule,
     Refusal,
 )
 from extender.core.planner.planning import plan
@@ -91,3 +95,59 @@ def test_a_new_node_is_a_new_domain_where_each_node_is_one():
     refusal = plan(PlanRequest(root=root, nodes=fleet, shapes=(GPU,)))
     assert isinstance(refusal, Refusal)
     assert "1 more empty node like n0" in refusal.relaxations
+
+
+def fewest_more_nodes(request: PlanRequest) -> int | None:
+    """Return with how many nodes like one that there is, in its rack or each in a rack of its own, a tree fits: by trying all."""
+    bare = msgspec.structs.replace(request, explain=False)
+    for count, like in itertools.product((1, 2), request.nodes):
+        for own in ({HOSTNAME}, {HOSTNAME, "rack"}):
+            new = tuple(_copy(like, number, frozenset(own)) for number in range(count))
+            if isinstance(plan(msgspec.structs.replace(bare, nodes=request.nodes + new)), Plan):
+                return count
+    return None
+
+
+def a_rule(kind: str, racks: Sequence[str], *, about: bool = False) -> PlanRule:
+    """Return a rule over racks about one pod in each of some."""
+    there = tuple((rack, 1) for rack in sorted(racks))
+    return PlanRule(kind=kind, keys=("rack",), shapes=(0,), about=(0,) if about else (), there=(there,))  # fmt: skip
+
+
+def a_gang(pods: int, *, topology: bool, exclusive: Sequence[str] = ()) -> PlanGroup:
+    gang = msgspec.structs.replace(leaf("g", pods, 0), topology=("rack",) if topology else ())
+    if not exclusive:
+        return gang
+    return msgspec.structs.replace(gang, exclusive=PlanExclusive(key="rack", taken=tuple(exclusive)))  # fmt: skip
+
+
+@pytest.mark.parametrize("topology", [False, True], ids=["anywhere", "in one rack"])
+@pytest.mark.parametrize(
+    ("pods", "racks", "free", "rules", "exclusive"),
+    [
+        (1, 2, {"r1": 8}, [a_rule("near", ["r0"])], ()),
+        (2, 2, {"r1": 4}, [a_rule("near", ["r0"], about=True)], ()),
+        (2, 12, {"r3": 8}, [a_rule("near", ["r11"])], ()),
+        (1, 2, {}, [a_rule("apart", ["r0", "r1"])], ()),
+        (2, 3, {"r2": 4}, [a_rule("apart", ["r0", "r1"])], ()),
+        (1, 2, {"r0": 8}, [], ("r0", "r1")),
+    ],
+    ids=[
+        "an affinity to a full rack", "an affinity, among its own as well", "one of twelve racks", "all racks closed",
+        "a third rack that is too small", "exclusive",
+    ],
+)  # fmt: skip
+def test_more_nodes_are_named_where_rules_count_the_same_domains(
+    topology, pods, racks, free, rules, exclusive
+):
+    """As few as help, in a rack that there is or in a new one, compared with all of them."""
+    fleet = tuple(node(f"n{i}", f"r{i}", free.get(f"r{i}", 0)) for i in range(racks))
+    request = PlanRequest(
+        root=a_gang(pods, topology=topology, exclusive=exclusive), nodes=fleet, shapes=(GPU,), rules=tuple(rules)
+    )  # fmt: skip
+    refusal = plan(request)
+    assert isinstance(refusal, Refusal)
+    (change,) = (change for change in refusal.changes if change.kind == "nodes")
+    assert sum(added.count for added in change.added) == fewest_more_nodes(request)
+    extended = msgspec.structs.replace(request, nodes=with_added(fleet, change.added))
+    assert isinstance(plan(extended), Plan)

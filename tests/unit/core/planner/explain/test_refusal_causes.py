@@ -354,7 +354,7 @@ def without(request: PlanRequest, cause: str) -> PlanRequest:
         shapes = tuple(replace(s, host_ports=()) for s in shapes)
     elif cause.startswith("claim "):
         shapes = tuple(replace(s, exclusive_claims=()) for s in shapes)
-    elif cause == "capacity reserved for other trees":
+    elif cause == "capacity reserved for other trees or for moves":
         nodes = tuple(
             replace(n, free={r: q + n.reserved.get(r, 0) for r, q in n.free.items()}, reserved={})
             for n in nodes

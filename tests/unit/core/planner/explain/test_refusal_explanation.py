@@ -117,7 +117,9 @@ def test_taints_and_reservations_are_named():
     held = tuple(replace(n, **short) for n in request.nodes)
     refusal = plan(replace(request, nodes=held))
     assert "reservation" in {c.kind for c in refusal.conflict}
-    assert any("reserved for other trees on n0, n1" in text for text in refusal.relaxations)
+    assert any(
+        "reserved for other trees or for moves on n0, n1" in text for text in refusal.relaxations
+    )
 
 
 def test_nodes_without_the_label():

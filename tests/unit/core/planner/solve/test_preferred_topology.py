@@ -15,7 +15,7 @@ from msgspec import UNSET
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.nodes import SliceLevel, Taint
 from extender.core.model.pods import PodShape, Toleration
-from extender.core.planner.model.node_table import NodeTable
+from extender.core.planner.model.node_table import FIT_MAX, NodeTable
 from extender.core.planner.plan_types import (
     Evictable,
     Plan,
@@ -36,7 +36,7 @@ from extender.core.planner.planning import plan, plan_at_once
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
 from extender.core.planner.solve import preferred_topology
 from extender.core.planner.solve.cp_sat_placement import CpSatResult
-from extender.core.planner.solve.domain_counts import filled, most_pairs
+from extender.core.planner.solve.domain_counts import fewest_needed, filled, most_pairs
 from tests.support.hypothesis_profile import examples
 from tests.support.planning import preemption_checker
 from tests.support.planning.plan_checker import faults
@@ -729,6 +729,24 @@ def test_no_division_of_two_groups_has_more_pairs_together(capacity, first, seco
     assert (amounts <= capacities[order]).all()
     together, of_first = most_pairs(amounts, first)
     assert together == int((of_first * (amounts - of_first)).sum()) == best(0, first, second)
+
+
+@examples(500, quick=25)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=6),
+    st.integers(0, 12),
+    st.sampled_from([1, 100]),
+)
+def test_the_fewest_domains_of_each_region_are_counted(domains, pods, scale):
+    """The largest first, region by region; also where the capacities are too different to be counted by size."""
+    of, capacity = (np.array(column) for column in zip(*domains, strict=True))
+    expected: list[int] = []
+    for region in range(3):
+        largest = sorted(capacity[of == region].tolist(), reverse=True)
+        enough = (n for n in range(len(largest) + 1) if sum(largest[:n]) >= pods)
+        expected.append(next(enough, FIT_MAX))
+    needed = fewest_needed(of, capacity * scale, pods * scale, 3)
+    assert needed.tolist() == expected
 
 
 @examples(1000, quick=25, suppress_health_check=list(HealthCheck))
