@@ -77,8 +77,8 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
         "if priority > self.tree.root.priority or pod.uid in self.own or exempt:",
     ),
     "a capacity hold never ends": (
-        "core.holds.hold_planning", "decide_hold_ends", "def end_of(hold: CapacityHold) -> Iterator[NewEvent]:",
-        "def end_of(hold: CapacityHold) -> Iterator[NewEvent]:\n        return\n        yield",
+        "core.holds.hold_planning", "decide_hold_ends", "def end_of(hold: CapacityHold) -> Iterator[ev.NewEvent]:",
+        "def end_of(hold: CapacityHold) -> Iterator[ev.NewEvent]:\n        return\n        yield",
     ),
     "writes go on after the lease has run out": (
         "control.log.leader_role", "LeaderRole.may_act", "and self.lease.holds()", "",
