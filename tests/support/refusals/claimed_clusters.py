@@ -107,7 +107,7 @@ class ClaimedCluster(msgspec.Struct, frozen=True):
         )
         amounts["hold"] = max(amounts["hold"] - own_lost, 0)
         if not later:
-            amounts["preemption"] -= _made_room_for(preemptors, present)
+            amounts["preemption"] -= _already_used(preemptors, present)
         return sum(amounts.values())
 
     def free(self, node: str, gone: Collection[str] = (), *, later: bool = False) -> int:
@@ -190,7 +190,7 @@ def unit_of(claim: Claim) -> str:
     return f"PodGroup/default/{claim.gang}" if claim.kind in ("reservation", "preemption") else ""
 
 
-def _made_room_for(claims: list[Claim], present: dict[str, RunningPod]) -> int:
+def _already_used(claims: list[Claim], present: dict[str, RunningPod]) -> int:
     """Return how much of some claims is what pods still use that they wait for, where each pod counts for one claim.
 
     By the theorem of the minimum cut, over every set of claims.
