@@ -4,7 +4,8 @@ A barrier belongs to a root and the group with the minimum: the root, or below b
 It opens when the members that are bound or have arrived meet that minimum; later members are bound as they
 arrive, because a started gang is completed. Calls wait as long as further members arrive, up to the time that their Bindings need: kube-scheduler brings members one
 after the other, so a large gang takes longer than a small one. After the deadline every waiting call gets an error and
-none is bound. Unless the gang has started, its reservations are released and the tree is planned again.
+none is bound. Its reservations are released and the tree is planned again, unless the gang has started and they
+complete its minimum.
 
 Nothing here survives a restart: kube-scheduler calls again, and the informers show which pods are bound.
 """
@@ -160,6 +161,10 @@ class _Barrier:
         self.missing_count = 0  # members that must still arrive before the next count
         self.timer: asyncio.Task[None] | None = None
         self.root: GangState | None = None  # with which the arrivals were compared last
+
+    def group(self, root: GangState) -> ev.GroupRecord | None:
+        """Return the group with the minimum; None: it is not in the newest admission."""
+        return next((g for g in root.groups if (g.kind, g.name) == self.key), None)
 
     def count_arrival(self) -> None:
         """Count one more member that has arrived."""
@@ -332,7 +337,7 @@ class BindBarriers:
             return
         if not barrier.opened:
             counts = self._counts(barrier, root)
-            unit = next((g for g in root.groups if (g.kind, g.name) == barrier.key), None)
+            unit = barrier.group(root)
             barrier.missing_count = missing(root.groups, counts, unit) if unit is not None else 0
             if unit is None or barrier.missing_count:
                 return
@@ -545,7 +550,10 @@ class BindBarriers:
         started = barrier.posted or any(
             unit_key(root, m.group) == barrier.key for m in root.bound.values()
         )
-        if not started:
+        placed = Counter(member.group for member in root.bound.values())
+        placed.update(reservation.group for reservation in root.reservations.values())
+        # members without a reservation are missing: no arrival opens the barrier
+        if not started or missing(root.groups, placed, barrier.group(root)):
             released = released_pods(sorted(unit.values(), key=lambda r: r.pod))
             text = "the minimum did not reach bind in time"
             events.append(

@@ -369,11 +369,11 @@ STILL_ARRIVING = (
 class BindFailure(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Why members with reservations were not bound: the bind barrier timed out, or a Binding was refused."""
 
-    # that did not arrive at the barrier, some of many; or the one of the Binding
+    # that did not arrive at the barrier, some of many; or that of the Binding
     pods: tuple[str, ...]
     arrived: int = 0  # members that waited at the barrier
-    missing: int = 0  # members that did not arrive; 0: a Binding was refused
-    node: str = ""  # of the Binding
+    missing: int = 0  # members with a reservation that did not arrive
+    node: str = ""  # of the Binding that was refused; empty: the barrier timed out
     error: str = ""  # of the API server
     position: Position
     at_us: int
@@ -381,11 +381,14 @@ class BindFailure(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc
 
     def sentence(self) -> str:
         """Return it as text, without its time."""
-        if not self.missing:
+        if self.node:
             return f"the Binding of {self.pods[0]} to {self.node} was refused: {self.error}"
+        waited = f"the bind barrier timed out: {counted(self.arrived, 'member')} waited, "
+        if not self.missing:
+            return f"{waited}and the rest of its minimum has no reservation"
         more = f" and {self.missing - len(self.pods)} more" if self.missing > len(self.pods) else ""
         return (
-            f"the bind barrier timed out: {counted(self.arrived, 'member')} waited, {self.missing} did not arrive: "
+            f"{waited}{self.missing} did not arrive: "
             f"{', '.join(self.pods)}{more}{STILL_ARRIVING if self.still_arriving else ''}"
         )
 

@@ -399,7 +399,7 @@ def placed_checks(
         text = f"our gate {GATE} is still there; it is removed after the nomination"
         return checks_until("gates removed", "no", text), ()
     failure = gang.bind_failure
-    about_it = failure is not None and (failure.missing or pod.path in failure.pods)
+    about_it = failure is not None and (not failure.node or pod.path in failure.pods)
     texts = (
         barrier_text(gang, at_bind),  # which members the others wait for
         bind_failure_text(failure) if failure is not None and about_it else "",

@@ -81,9 +81,10 @@ def summary(data: log_events.AnyEventData) -> str:  # noqa: C901, PLR0911, PLR09
         case log_events.PodBindFailed():
             return f"{data.pod} not bound to {data.node}: {data.error}"
         case log_events.BindBarrierTimedOut():
+            missing = f"{len(data.missing)} did not arrive"
             return (
                 f"{counted(len(data.arrived), 'member')} waited {data.waited_ms / 1000:.1f} s at bind, "
-                f"{len(data.missing)} did not arrive; no member was bound"
+                f"{missing if data.missing else 'and the rest of its minimum has no reservation'}; no member was bound"
                 f"{STILL_ARRIVING if data.still_arriving else ''}"
             )
         case log_events.NodeRejected():

@@ -248,7 +248,7 @@ class Truth:
                 if not self._lost_until:
                     self.violate("a loss of history that was none", event.data.message)
                 self._lost_until = 0
-            elif isinstance(event.data, GangAdmitted):
+            elif isinstance(event.data, (GangAdmitted, GangExtended)):
                 self._note_leaves(event.data.assignments)
                 self._admitted_s |= dict.fromkeys((a.uid for a in event.data.assignments), self.run.loop.time())  # fmt: skip
                 self._judge_admission(event.gang, {a.node for a in event.data.assignments})

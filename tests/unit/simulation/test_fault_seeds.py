@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.support.faults.cases import case_of
 from tests.support.faults.planted_defects import DEFECTS, planted
-from tests.support.faults.run import run_case
+from tests.support.faults.run import Result, run_case
 from tests.support.faults.shrink import LINES, shrunk, story
 from tests.support.service.hash_seeds import outputs
 
@@ -24,7 +25,7 @@ def holds(seed: int) -> int:
     return result.events
 
 
-@pytest.mark.parametrize("seed", [3, 14])
+@pytest.mark.parametrize("seed", [3, 14, 83, 106])
 def test_what_must_hold_holds_with_the_faults_of_a_seed(seed):
     assert holds(seed) > 5
 
@@ -33,6 +34,21 @@ def test_what_must_hold_holds_with_the_faults_of_a_seed(seed):
 @pytest.mark.parametrize("first", [0, 10, 20])
 def test_what_must_hold_holds_with_the_faults_of_ten_seeds(first):
     assert sum(holds(seed) for seed in range(first, first + 10)) > 100
+
+
+def test_a_failure_after_a_quiet_that_was_cut_short_is_shrunk_too():
+    """Faults and the end of a case are in its own time, which is ahead of that of the loop then."""
+    whole = case_of(83)
+    cause = msgspec.structs.replace(whole.faults[-1], at_s=250.0)
+    whole = msgspec.structs.replace(whole, faults=(*whole.faults, cause), until_s=400.0)
+
+    def run(case):
+        is_found = cause in case.faults and case.until_s >= 300.0
+        return Result(violated="a defect" if is_found else "", at_s=120.0, case_s=300.0)
+
+    case, smaller = shrunk(whole, run(whole), run)
+    assert smaller.violated == "a defect"
+    assert (case.faults, case.arrivals, case.until_s) == ((cause,), (), 301.0)
 
 
 def test_each_planted_defect_is_still_in_the_code():

@@ -201,7 +201,7 @@ async def test_a_started_gang_is_completed():
 
 
 async def test_a_deadline_of_a_started_gang_gives_nothing_back():
-    """With a member bound the calls get their error, but the capacity is kept: the gang is completed."""
+    """With a member bound the calls get their error, but capacity that completes the minimum is kept."""
     async with await admitted(*a_gang("g", pods=3), barrier_timeout_s=SOON_S) as stage:
         stage.cluster.change_pod("g-0", node=stage.reserved_node("g-0"))
         await stage.settled()
@@ -209,6 +209,26 @@ async def test_a_deadline_of_a_started_gang_gives_nothing_back():
         assert len(stage.event_data(BindBarrierTimedOut)) == 1
         assert stage.event_data(ReservationReleased) == []
         assert len(stage.root("g").reservations) == 2
+
+
+async def test_a_deadline_of_a_started_gang_gives_back_what_cannot_complete_its_minimum():
+    """What is bound and what is reserved are fewer than the minimum: no arrival opens the barrier, so the capacity is free."""
+    async with await admitted(*a_gang("g", pods=3), barrier_timeout_s=SOON_S) as stage:
+        stage.cluster.change_pod("g-0", node=stage.reserved_node("g-0"))
+        await stage.settled()
+        stage.cluster.delete_pod("g-2")
+        await stage.one_pass()
+        assert list(stage.where("g")) == ["g-1"]
+        assert "not all of its minimum" in await stage.bind("g-1")
+        (expired,) = stage.event_data(BindBarrierTimedOut)
+        assert (expired.arrived, expired.missing) == (("default/g-1",), ())
+        assert stage.root("g").bind_failure.sentence() == (
+            "the bind barrier timed out: 1 member waited, and the rest of its minimum has no reservation"
+        )
+        released = stage.event_data(ReservationReleased)[-1]
+        assert (released.reason, [p.pod for p in released.pods]) == ("expired", ["default/g-1"])
+        assert stage.root("g").bound
+        assert not stage.root("g").reservations
 
 
 async def test_a_member_of_an_unrecorded_leaf_does_not_break_the_deadline():
