@@ -23,6 +23,7 @@ from extender.core.log.events import (
     GangExtended,
     GangObserved,
     GangRemoved,
+    GangScheduled,
     GangUnschedulable,
     HistoryTruncated,
     LeaseAcquired,
@@ -83,6 +84,7 @@ class Ledger:
     def __init__(self) -> None:
         self.position = 0
         self.observed: set[str] = set()
+        self.scheduled: set[str] = set()  # whose minimum was bound once
         self.reserved: dict[str, Place] = {}  # by UID of the pod
         self.assigned: dict[tuple[str, str], Place] = {}  # ever, by UID and node
         self.released: dict[str, str] = {}  # the last reason, by UID
@@ -95,6 +97,8 @@ class Ledger:
         # UID -> priority, that of the preemptor, its name, its UID
         self.victims: dict[str, tuple[int, int, str, str]] = {}
         self.since_us: dict[str, int] = {}  # when each reservation was made, by UID of the pod
+        # what was released last and when, by UID of the pod
+        self.given_up: dict[str, tuple[Place, int]] = {}
 
     def fold(self, event: RecordedEvent) -> None:
         """Take over one row."""
@@ -103,6 +107,8 @@ class Ledger:
         match data:
             case GangObserved():
                 self.observed.add(gang)
+            case GangScheduled():
+                self.scheduled.add(gang)
             case GangAdmitted() | GangExtended():
                 self.refused.pop(gang, None)
                 for a in data.assignments:
@@ -119,13 +125,16 @@ class Ledger:
                     self._use_holds(gang, [(_leaf(data.pod), data.node)])
             case ReservationReleased():
                 for pod in data.pods:
-                    self.reserved.pop(pod.uid, None)
+                    place = self.reserved.pop(pod.uid, None)
+                    if place is not None:
+                        self.given_up[pod.uid] = (place, event.at_us)
                     self.replaced.pop(pod.uid, None)
                     self.released[pod.uid] = data.reason
             case GangRemoved():
                 self.reserved = {u: p for u, p in self.reserved.items() if p.gang != gang}
                 self.replaced = {u: r for u, r in self.replaced.items() if r[0].gang != gang}
                 self.observed.discard(gang)
+                self.scheduled.discard(gang)
             case GangUnschedulable():
                 self.refused[gang] = data
             case MemberTerminated():
@@ -187,7 +196,7 @@ class Truth:
             str, list[BindCallOf]
         ] = {}  # by root: the calls that waited when its minimum had arrived
         self._bound_s: dict[str, float] = {}
-        self._admitted_s: dict[str, float] = {}
+        self._admitted_s: dict[str, float] = {}  # when each pod got its reservation, by UID
         self._leaf_uids: dict[str, str] = {}  # of the group of each pod when it was admitted
         self._led_since_s = 0.0  # the time of the last LeaseAcquired
         self._changed: tuple[int, int] = (
@@ -248,9 +257,10 @@ class Truth:
                 if not self._lost_until:
                     self.violate("a loss of history that was none", event.data.message)
                 self._lost_until = 0
-            elif isinstance(event.data, GangAdmitted):
-                self._note_leaves(event.data.assignments)
+            elif isinstance(event.data, (GangAdmitted, GangExtended)):
                 self._admitted_s |= dict.fromkeys((a.uid for a in event.data.assignments), self.run.loop.time())  # fmt: skip
+            if isinstance(event.data, GangAdmitted):
+                self._note_leaves(event.data.assignments)
                 self._judge_admission(event.gang, {a.node for a in event.data.assignments})
             if isinstance(event.data, (GangAdmitted, GangExtended, GangUnschedulable, ReservationReleased, PreemptionPlanned, GangRemoved, CapacityHeld, LeaseAcquired)):  # fmt: skip
                 text = type(event.data).__name__
@@ -347,9 +357,13 @@ class Truth:
             return
         stored = self.run.model.stored()
         free = self._free_for(event.gang_uid, job.arrival.priority)
+        given_up = self._given_up_with(data, event.at_us)
 
         def fits_without(uids: Collection[str]) -> bool:
             freed = dict(free)
+            for place, victims in given_up:
+                if place.node in freed and not victims <= set(uids):
+                    freed[place.node] -= place.gpus
             for pod in stored.pods.values():
                 if pod.uid in uids and pod.node in freed:
                     freed[pod.node] += _gpus(pod)
@@ -368,6 +382,20 @@ class Truth:
             others = {pod.uid for other in data.victims if other is not unit for pod in other.pods}
             if not unit.not_reprieved_reason and fits_without(others):
                 self.violate("a victim that could stay", f"{job.path}: {unit.name}")
+
+    def _given_up_with(self, plan: PreemptionPlanned, at_us: int) -> list[tuple[Place, set[str]]]:
+        """Return the reservations that are released because their gang is a victim that has started below its minimum, and the pods of that unit.
+
+        Without that eviction they stay (E-10), so they are free only for a choice of victims with this unit.
+        """
+        return [
+            (place, {pod.uid for pod in unit.pods})
+            for unit in plan.victims
+            for place, released_us in self.ledger.given_up.values()
+            if released_us == at_us
+            and place.gang not in self.ledger.scheduled
+            and place.pod.startswith(f"{unit.path}-")
+        ]
 
     def _is_current(self, replica: Replica) -> bool:
         """Return whether a replica has read all pods and nodes as they are."""

@@ -883,6 +883,7 @@ class Result(msgspec.Struct, kw_only=True):
     violated: str = ""  # the invariant; empty: none
     detail: str = ""
     at_s: float = 0.0
+    case_s: float = 0.0  # the same, as the case has it
     story: list[str] = []
     events: int = 0
     digest: str = ""
@@ -907,7 +908,7 @@ def run_case(case: Case) -> Result:
         logger.removeHandler(run.defects)
         if not result.violated and run.truth.violation is not None:
             result.violated, result.detail = run.truth.violation
-        result.at_s = loop.time()
+        result.at_s, result.case_s = loop.time(), run.case_s()
         _close(loop, run)
     result.story = [f"{at_s:7.2f} s  {text}" for at_s, text in run.story]
     result.events = len(run.database.shared.rows)

@@ -44,8 +44,8 @@ def shrunk(case: Case, result: Result, run: Callable[[Case], Result] = run_case)
                     return case, result
                 size //= 2
 
-    ends_s = msgspec.structs.replace(case, until_s=min(case.until_s, result.at_s + 1.0))
-    late = [fault for fault in case.faults if fault.at_s <= result.at_s]
+    ends_s = msgspec.structs.replace(case, until_s=min(case.until_s, result.case_s + 1.0))
+    late = [fault for fault in case.faults if fault.at_s <= result.case_s]
     ends_s = msgspec.structs.replace(ends_s, faults=tuple(late))
     case, result = without(ends_s, result, "faults")
     case, result = without(case, result, "arrivals")
