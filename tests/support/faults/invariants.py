@@ -58,6 +58,7 @@ SOONER_S: Final = {
 RECENT_S: Final = 30.0
 LOOK_BACK_S: Final = 8.0
 STALE_S: Final = 2.0  # after a change without trouble nothing is decided by what was before
+UNSURE_S: Final = 15.0  # after a Binding without an answer its pod may be bound
 SETTLED_S: Final = 20.0  # after the last change, with nothing due
 
 
@@ -192,6 +193,7 @@ class Truth:
         self.violation: tuple[str, str] | None = None
         self._calls: dict[str, list[BindCallOf]] = defaultdict(list)  # by UID of the pod
         self._failed: dict[str, float] = {}  # when a Binding failed that may be tried again
+        self._sent_s: dict[str, float] = {}  # when a Binding was sent last
         self._opened: dict[
             str, list[BindCallOf]
         ] = {}  # by root: the calls that waited when its minimum had arrived
@@ -384,16 +386,20 @@ class Truth:
                 self.violate("a victim that could stay", f"{job.path}: {unit.name}")
 
     def _given_up_with(self, plan: PreemptionPlanned, at_us: int) -> list[tuple[Place, set[str]]]:
-        """Return the reservations that are released because their gang is a victim that has started below its minimum, and the pods of that unit.
+        """Return the reservations that are released because their gang is a victim, and that stay without its eviction (E-10), with the pods of that unit.
 
-        Without that eviction they stay (E-10), so they are free only for a choice of victims with this unit.
+        They stay while the gang has started and its minimum is not bound, and while the member may be bound already.
         """
+        now_s = self.run.loop.time()
         return [
             (place, {pod.uid for pod in unit.pods})
             for unit in plan.victims
-            for place, released_us in self.ledger.given_up.values()
+            for uid, (place, released_us) in self.ledger.given_up.items()
             if released_us == at_us
-            and place.gang not in self.ledger.scheduled
+            and (
+                place.gang not in self.ledger.scheduled
+                or now_s - self._sent_s.get(uid, -math.inf) < UNSURE_S
+            )
             and place.pod.startswith(f"{unit.path}-")
         ]
 
@@ -519,6 +525,7 @@ class Truth:
             self.violate("a write without the lease", f"{verb} of {cluster.process.name}, while {database.holder} leads")  # fmt: skip
         pod = self.run.model.stored().pods.get(PodUid(uid))
         if verb == "bind" and pod is not None and pod.group is not None and pod.node is None:
+            self._sent_s[uid] = self.run.loop.time()
             if not any(call.alive() for call in self._calls[uid]):
                 self.violate("a Binding is sent though its caller has gone", pod.path)
             self._judge_minimum(pod)

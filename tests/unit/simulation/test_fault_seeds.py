@@ -38,6 +38,7 @@ def test_what_must_hold_holds_with_the_faults_of_a_seed(seed):
     [
         pytest.param(108, 30.0, id="extended anew while a Binding is tried again"),
         pytest.param(197, 262.0, id="extended anew, in the second burst"),
+        pytest.param(155, 30.0, id="a started gang is a victim with its reservations"),
     ],
 )
 def test_a_seed_that_failed_once_holds(seed, until_s):
