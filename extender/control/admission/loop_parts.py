@@ -85,7 +85,7 @@ def loop_parts(
     evictor = Evictor(cluster, leader, clock, settings)
     held_back: set[PodUid] = set()
     rejections = RejectionEvidence()
-    requests = RequestBuilder(settings, clock, rejections, barriers.started)
+    requests = RequestBuilder(settings, clock, rejections, barriers.started, barriers.maybe_bound)
     pending_losses = LossPredictor(published, reasons, clock, settings)
     return LoopParts(
         cluster=cluster,

@@ -62,12 +62,13 @@ class RequestBuilder:
         clock: Clock,
         evidence: RejectionEvidence,
         started: Callable[[], frozenset[GangUid]],
+        maybe_bound: Callable[[], frozenset[PodUid]],
     ) -> None:
-        """Prepare; `started`: returns the roots of which members are, or may be, bound."""
+        """Prepare; `started`: returns the roots of which members are, or may be, bound, `maybe_bound`: those members."""
         self._settings = settings
         self._clock = clock
         self._evidence = evidence
-        self._started = started
+        self._started, self._maybe_bound = started, maybe_bound
         # returns whether a tree with this root is not to be planned yet; set before the loop runs
         self.is_held: Callable[[Group], bool] = lambda _: False
         self.holds_back = False  # whether a tree was left out, which a later pass may have to plan
@@ -173,7 +174,11 @@ class RequestBuilder:
     def with_evictable(self, tree_request: TreeRequest) -> PlanRequest:
         """Return the request with the units that could be evicted for its tree."""
         now, ruled = tree_request.now, self._ruled(tree_request)
-        moment = EvictableContext(releasing=self._started(), now_us=self._clock.now_us())
+        moment = EvictableContext(
+            releasing=self._started(),
+            maybe_bound=self._maybe_bound(),
+            now_us=self._clock.now_us(),
+        )
         return preemption_request(
             now.view, now.state, now.forest, tree_request.tree, tree_request.request,
             ruled=ruled, moment=moment,

@@ -155,7 +155,8 @@ class _Barrier:
         self.posted: dict[PodUid, str] = {}
         self.sent: set[PodUid] = set()  # Binding in flight
         self.opened = False
-        self.unsure_until_ms = 0  # until then an unanswered Binding may show
+        # by member: until then its unanswered Binding may show (monotonic)
+        self.unsure_until_ms: dict[PodUid, int] = {}
         self.first_ms = 0
         self.latest_s = 0.0  # when the latest member arrived, by the clock of the event loop
         self.missing_count = 0  # members that must still arrive before the next count
@@ -170,6 +171,10 @@ class _Barrier:
         """Count one more member that has arrived."""
         self.latest_s = asyncio.get_running_loop().time()
         self.missing_count -= 1
+
+    def unsure(self, now_ms: int) -> list[PodUid]:
+        """Return the members whose Binding got no answer, and may still show."""
+        return [uid for uid, until_ms in self.unsure_until_ms.items() if now_ms < until_ms]
 
     def waits(self) -> bool:
         """Return whether members have arrived, and more must arrive before the barrier can open."""
@@ -201,12 +206,18 @@ class BindBarriers:
         """Return the roots of which members are, or may be, bound: they are not released as a whole."""
         now_ms = self._clock.monotonic_ms()
         return frozenset(
-            b.gang_uid for b in self._barriers.values() if b.opened or now_ms < b.unsure_until_ms
+            b.gang_uid for b in self._barriers.values() if b.opened or b.unsure(now_ms)
         )
 
     def binding(self) -> frozenset[PodUid]:
         """Return the members whose Binding is in flight, or succeeded and is maybe not seen yet."""
         return frozenset(uid for b in self._barriers.values() for uid in (*b.sent, *b.posted))
+
+    def maybe_bound(self) -> frozenset[PodUid]:
+        """Return the members that may be bound already: those of `binding`, and those whose Binding got no answer lately."""
+        now_ms = self._clock.monotonic_ms()
+        unsure = (uid for b in self._barriers.values() for uid in b.unsure(now_ms))
+        return self.binding().union(unsure)
 
     def posted(self) -> frozenset[PodUid]:
         """Return the members whose Binding the API server accepted."""
@@ -419,7 +430,7 @@ class BindBarriers:
                 await self._cluster.bind(binding)
             except ClusterUnavailable as error:
                 problem = str(error)
-                barrier.unsure_until_ms = self._clock.monotonic_ms() + UNSURE_MS
+                barrier.unsure_until_ms[reservation.uid] = self._clock.monotonic_ms() + UNSURE_MS
                 barrier.sent.discard(reservation.uid)
                 log.warning("bind retried", extra={"pod": reservation.pod, "error": problem})
                 await asyncio.sleep(max(pause_s, error.retry_after_s))

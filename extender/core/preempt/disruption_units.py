@@ -105,8 +105,10 @@ NEVER = "Never"
 class EvictableContext(msgspec.Struct, frozen=True, kw_only=True):
     """Input beside view and state."""
 
-    # roots whose barrier is binding members: their reservations stay
+    # roots whose barrier is open: until their minimum is bound their reservations stay
     releasing: Collection[GangUid] = ()
+    # members whose Binding may have been carried out: their reservations stay
+    maybe_bound: Collection[PodUid] = ()
     # Finds pods that terminate for too long, and what work is lost; 0: no pod counts as such, and no work.
     now_us: int = 0
 
@@ -377,21 +379,21 @@ class _Collection:
         """Return units of reservations and claims whose pods do not run yet, one unit per tree.
 
         Those of a started gang are left out: some of its members are bound, but not its minimum, so it is completed
-        and not stopped (C.6).
+        and not stopped (C.6). So are those of members that may be bound.
         """
         units = []
         for name, uid, lower in self._lower_holders(priority):
             root = self.state.gangs.get(uid)
-            if (
-                uid in self.moment.releasing
-                or name in spared
-                or (root is not None and self._started(root))
-            ):
+            if name in spared or (root is not None and self._started(root)):
                 continue
             held = [*root.reservations.values()] if root is not None else []
             if is_preempting(self.state, uid):
                 held += claims_of((), [self.state.preemptions[uid]], ())
-            waiting = [self._expected(c) for c in held if self._unbound(c.uid, c.node)]
+            waiting = [
+                self._expected(claim)
+                for claim in held
+                if claim.uid not in self.moment.maybe_bound and self._unbound(claim.uid, claim.node)
+            ]
             if waiting:
                 units.append(
                     PlanUnit(
@@ -426,7 +428,8 @@ class _Collection:
     def _started(self, root: GangState) -> bool:
         pods = map(self.view.pods.get, root.reservations)
         assigned = any(pod is not None and pod.node is not None for pod in pods)
-        return root.phase != "scheduled" and (bool(root.bound) or assigned)
+        opened = root.uid in self.moment.releasing
+        return root.phase != "scheduled" and (opened or bool(root.bound) or assigned)
 
     def _expected(self, reservation: CapacityClaim) -> PlanVictim:
         """Return a reservation or a capacity claim as a victim, as `free_capacity` counts it; the latter uses no volume claim and no rule."""

@@ -23,6 +23,7 @@ from extender.core.log.events import (
     GangExtended,
     GangObserved,
     GangRemoved,
+    GangScheduled,
     GangUnschedulable,
     HistoryTruncated,
     LeaseAcquired,
@@ -57,6 +58,7 @@ SOONER_S: Final = {
 RECENT_S: Final = 30.0
 LOOK_BACK_S: Final = 8.0
 STALE_S: Final = 2.0  # after a change without trouble nothing is decided by what was before
+UNSURE_S: Final = 15.0  # after a Binding without an answer its pod may be bound
 SETTLED_S: Final = 20.0  # after the last change, with nothing due
 
 
@@ -83,6 +85,7 @@ class Ledger:
     def __init__(self) -> None:
         self.position = 0
         self.observed: set[str] = set()
+        self.scheduled: set[str] = set()  # whose minimum was bound once
         self.reserved: dict[str, Place] = {}  # by UID of the pod
         self.assigned: dict[tuple[str, str], Place] = {}  # ever, by UID and node
         self.released: dict[str, str] = {}  # the last reason, by UID
@@ -95,6 +98,8 @@ class Ledger:
         # UID -> priority, that of the preemptor, its name, its UID
         self.victims: dict[str, tuple[int, int, str, str]] = {}
         self.since_us: dict[str, int] = {}  # when each reservation was made, by UID of the pod
+        # what was released last and when, by UID of the pod
+        self.given_up: dict[str, tuple[Place, int]] = {}
 
     def fold(self, event: RecordedEvent) -> None:
         """Take over one row."""
@@ -103,6 +108,8 @@ class Ledger:
         match data:
             case GangObserved():
                 self.observed.add(gang)
+            case GangScheduled():
+                self.scheduled.add(gang)
             case GangAdmitted() | GangExtended():
                 self.refused.pop(gang, None)
                 for a in data.assignments:
@@ -119,13 +126,16 @@ class Ledger:
                     self._use_holds(gang, [(_leaf(data.pod), data.node)])
             case ReservationReleased():
                 for pod in data.pods:
-                    self.reserved.pop(pod.uid, None)
+                    place = self.reserved.pop(pod.uid, None)
+                    if place is not None:
+                        self.given_up[pod.uid] = (place, event.at_us)
                     self.replaced.pop(pod.uid, None)
                     self.released[pod.uid] = data.reason
             case GangRemoved():
                 self.reserved = {u: p for u, p in self.reserved.items() if p.gang != gang}
                 self.replaced = {u: r for u, r in self.replaced.items() if r[0].gang != gang}
                 self.observed.discard(gang)
+                self.scheduled.discard(gang)
             case GangUnschedulable():
                 self.refused[gang] = data
             case MemberTerminated():
@@ -183,11 +193,12 @@ class Truth:
         self.violation: tuple[str, str] | None = None
         self._calls: dict[str, list[BindCallOf]] = defaultdict(list)  # by UID of the pod
         self._failed: dict[str, float] = {}  # when a Binding failed that may be tried again
+        self._sent_s: dict[str, float] = {}  # when a Binding was sent last
         self._opened: dict[
             str, list[BindCallOf]
         ] = {}  # by root: the calls that waited when its minimum had arrived
         self._bound_s: dict[str, float] = {}
-        self._admitted_s: dict[str, float] = {}
+        self._admitted_s: dict[str, float] = {}  # when each pod got its reservation, by UID
         self._leaf_uids: dict[str, str] = {}  # of the group of each pod when it was admitted
         self._led_since_s = 0.0  # the time of the last LeaseAcquired
         self._changed: tuple[int, int] = (
@@ -347,9 +358,13 @@ class Truth:
             return
         stored = self.run.model.stored()
         free = self._free_for(event.gang_uid, job.arrival.priority)
+        given_up = self._given_up_with(data, event.at_us)
 
         def fits_without(uids: Collection[str]) -> bool:
             freed = dict(free)
+            for place, victims in given_up:
+                if place.node in freed and not victims <= set(uids):
+                    freed[place.node] -= place.gpus
             for pod in stored.pods.values():
                 if pod.uid in uids and pod.node in freed:
                     freed[pod.node] += _gpus(pod)
@@ -368,6 +383,24 @@ class Truth:
             others = {pod.uid for other in data.victims if other is not unit for pod in other.pods}
             if not unit.not_reprieved_reason and fits_without(others):
                 self.violate("a victim that could stay", f"{job.path}: {unit.name}")
+
+    def _given_up_with(self, plan: PreemptionPlanned, at_us: int) -> list[tuple[Place, set[str]]]:
+        """Return the reservations that are released because their gang is a victim, and that stay without its eviction (E-10), with the pods of that unit.
+
+        They stay while the gang has started and its minimum is not bound, and while the member may be bound already.
+        """
+        now_s = self.run.loop.time()
+        return [
+            (place, {pod.uid for pod in unit.pods})
+            for unit in plan.victims
+            for uid, (place, released_us) in self.ledger.given_up.items()
+            if released_us == at_us
+            and (
+                place.gang not in self.ledger.scheduled
+                or now_s - self._sent_s.get(uid, -math.inf) < UNSURE_S
+            )
+            and place.pod.startswith(f"{unit.path}-")
+        ]
 
     def _is_current(self, replica: Replica) -> bool:
         """Return whether a replica has read all pods and nodes as they are."""
@@ -491,6 +524,7 @@ class Truth:
             self.violate("a write without the lease", f"{verb} of {cluster.process.name}, while {database.holder} leads")  # fmt: skip
         pod = self.run.model.stored().pods.get(PodUid(uid))
         if verb == "bind" and pod is not None and pod.group is not None and pod.node is None:
+            self._sent_s[uid] = self.run.loop.time()
             if not any(call.alive() for call in self._calls[uid]):
                 self.violate("a Binding is sent though its caller has gone", pod.path)
             self._judge_minimum(pod)

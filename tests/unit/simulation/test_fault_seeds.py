@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 
-from tests.support.faults.cases import case_of
+from tests.support.faults.cases import Case, case_of
 from tests.support.faults.planted_defects import DEFECTS, planted
 from tests.support.faults.run import Result, run_case
 from tests.support.faults.shrink import LINES, shrunk, story
@@ -18,9 +20,10 @@ print(run_case(case_of(2)).digest)
 """
 
 
-def holds(seed: int) -> int:
-    """Run a seed in which nothing may be violated; return how many events its log has."""
-    result = run_case(case_of(seed))
+def holds(seed: int, until_s: float = math.inf) -> int:
+    """Run a seed, to a time of its case, in which nothing may be violated; return how many events its log has."""
+    case = case_of(seed)
+    result = run_case(msgspec.structs.replace(case, until_s=min(case.until_s, until_s)))
     assert (seed, result.violated, result.detail) == (seed, "", "")
     return result.events
 
@@ -28,6 +31,18 @@ def holds(seed: int) -> int:
 @pytest.mark.parametrize("seed", [3, 14, 83, 106])
 def test_what_must_hold_holds_with_the_faults_of_a_seed(seed):
     assert holds(seed) > 5
+
+
+@pytest.mark.parametrize(
+    ("seed", "until_s"),
+    [
+        pytest.param(108, 30.0, id="extended anew while a Binding is tried again"),
+        pytest.param(197, 262.0, id="extended anew, in the second burst"),
+        pytest.param(155, 30.0, id="a started gang is a victim with its reservations"),
+    ],
+)
+def test_a_seed_that_failed_once_holds(seed, until_s):
+    assert holds(seed, until_s) > 5
 
 
 @pytest.mark.full
@@ -60,6 +75,29 @@ def test_each_planted_defect_is_still_in_the_code():
 @pytest.mark.full
 def test_the_same_seed_is_the_same_story_in_processes_with_different_hash_seeds():
     assert len(outputs(DIGEST, ["1", "77"])) == 1
+
+
+def test_a_failure_in_a_later_burst_is_shrunk_with_what_it_needs():
+    """Quiet ends early, so the clock of a run is behind the times of its case."""
+    whole = case_of(197)
+    needed = [fault for fault in whole.faults if fault.at_s > whole.bursts[1][0]][-1]
+    ends_s = needed.at_s + 5.0
+
+    def run(case: Case) -> Result:
+        fails = needed in case.faults and case.until_s >= ends_s
+        return Result(violated="it" if fails else "", at_s=99.0, case_s=ends_s)
+
+    case, result = shrunk(whole, run(whole), run)
+    assert (case.faults, case.arrivals, result.violated) == ((needed,), (), "it")
+    assert case.until_s == ends_s + 1.0
+    assert run(case).violated == "it"
+
+
+def test_the_quiet_that_is_left_out_counts_in_the_time_of_the_case():
+    empty = msgspec.structs.replace(case_of(197), arrivals=(), faults=(), until_s=262.0)
+    result = run_case(empty)
+    assert result.case_s == pytest.approx(262.0, abs=0.01)
+    assert result.at_s < 150.0
 
 
 @pytest.mark.full

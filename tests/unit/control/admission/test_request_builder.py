@@ -26,7 +26,7 @@ STEPS = 40
 
 
 def a_builder() -> RequestBuilder:
-    return RequestBuilder(Settings(), FakeClock(), RejectionEvidence(), frozenset)
+    return RequestBuilder(Settings(), FakeClock(), RejectionEvidence(), frozenset, frozenset)
 
 
 class Life:

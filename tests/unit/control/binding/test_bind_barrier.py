@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from extender.control.binding.bind_barrier import UNSURE_MS
 from extender.core.log.events import (
     BindBarrierTimedOut,
     DriftDetected,
@@ -292,6 +293,22 @@ async def test_busy_api_servers_are_asked_again():
         assert await asyncio.gather(stage.bind("g-0"), stage.bind("g-1")) == ["", ""]
         assert faults == []
         assert stage.event_data(PodBindFailed) == []
+
+
+async def test_a_member_whose_binding_got_no_answer_may_be_bound_for_a_while():
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+        stage.cluster.fault = lambda verb, name: (
+            ClusterUnavailable("503") if (verb, name) == ("bind", "default/g-0") else None
+        )
+        calls = [stage.bind("g-0"), stage.bind("g-1")]
+        assert await calls[1] == ""
+        await eventually(lambda: len(stage.cluster.did("bind")) == 1)
+        uid = stage.ref("g-0").uid
+        await eventually(lambda: uid not in stage.barriers.binding())
+        assert uid in stage.barriers.maybe_bound()
+        stage.clock.advance(UNSURE_MS / 1000 + 0.001)
+        assert uid not in stage.barriers.maybe_bound()
+        await asyncio.wait(calls)
 
 
 async def test_a_refused_binding_is_recorded():

@@ -8,7 +8,7 @@ import pytest
 from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
 from extender.core.admit.verdict_events import EventContext, decide_verdict
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.log.events import PodBound
+from extender.core.log.events import GangScheduled, PodBound
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName, PlanId
 from extender.core.model.pods import EXEMPT_NAMESPACES
@@ -337,6 +337,32 @@ def test_a_started_gang_is_completed_not_stopped():
     case.state = folded(case.state, (root.uid, root.key.path, event))
     case.cluster.change_pod(first.name, node="n0")
     assert units(case.evictable(), "reservation") == {}
+
+
+@pytest.mark.parametrize("maybe_bound", [False, True])
+def test_the_reservation_of_an_extra_goes_before_its_gang_though_the_barrier_is_open(maybe_bound):
+    """E-10: the minimum runs, so only what may be bound already stays."""
+    case = Case(
+        a_node("n0", gpu=2), *gang("low", 1, 50, requests={GPU: 1}),
+        a_pod("low-1", "low", priority=50, requests={GPU: 1}),
+        *gang("high", 1, 100, requests={GPU: 1}),
+    )  # fmt: skip
+    case.admit("low")
+    root, (first, extra) = case.tree("low").root, case.tree("low").pods
+    bound = PodBound(
+        pod=first.path, uid=first.uid, group="low", node=NodeName("n0"), plan=PlanId("plan-1")
+    )
+    scheduled = GangScheduled(plan=PlanId("plan-1"), bound=1)
+    for event in (bound, scheduled):
+        case.state = folded(case.state, (root.uid, root.key.path, event))
+    case.cluster.change_pod(first.name, node="n0")
+    moment = EvictableContext(
+        releasing={root.uid}, maybe_bound={extra.uid} if maybe_bound else frozenset()
+    )
+    made = case.preempt(moment=moment)
+    assert isinstance(made, PreemptionPlan)
+    assert [u.name for u in made.victims] == (["Pod/default/low-0"] if maybe_bound else [])
+    assert [p.uid for u in made.superseded for p in u.pods] == ([] if maybe_bound else [extra.uid])
 
 
 # --- rules between pods
