@@ -56,7 +56,6 @@ SOONER_S: Final = {
     "hold ": 15.0, "replacement ": 15.0, "overcommitted ": 20.0, "leader ": 40.0,
 }  # fmt: skip
 RECENT_S: Final = 30.0
-LOOK_BACK_S: Final = 8.0
 STALE_S: Final = 2.0  # after a change without trouble nothing is decided by what was before
 UNSURE_S: Final = 15.0  # after a Binding without an answer its pod may be bound
 SETTLED_S: Final = 20.0  # after the last change, with nothing due
@@ -346,10 +345,10 @@ class Truth:
 
     def _judge_victims(self, event: RecordedEvent) -> None:
         """Judge the victims of a preemption by their cost: none of them could stay, nor all of their priority."""
-        data, database = event.data, self.run.database.shared
+        data = event.data
         if not isinstance(data, PreemptionPlanned) or not (data.exhausted and data.assignments and data.victims):  # fmt: skip
             return
-        leader = next((r for r in self.run.replicas if r.name == database.holder and not r.process.dead), None)  # fmt: skip
+        leader = self._holder()
         job = next((j for j in self.run.controllers.jobs if j.ended_s is None and j.arrival and self._root(j) == event.gang_uid), None)  # fmt: skip
         if leader is None or job is None or job.arrival is None or not self._is_current(leader):
             return
@@ -402,6 +401,20 @@ class Truth:
             and place.pod.startswith(f"{unit.path}-")
         ]
 
+    def _holder(self) -> Replica | None:
+        """Return the replica that has the lease, if it lives."""
+        holder = self.run.database.shared.holder
+        return next((r for r in self.run.replicas if r.name == holder and not r.process.dead), None)
+
+    def _is_of_now(self, event: RecordedEvent) -> bool:
+        """Return whether the leader has decided an event with all pods and nodes as they are."""
+        leader = self._holder()
+        return (
+            leader is not None
+            and event.cause == f"cluster revision {leader.cluster.view().revision}"
+            and self._is_current(leader)
+        )
+
     def _is_current(self, replica: Replica) -> bool:
         """Return whether a replica has read all pods and nodes as they are."""
         read, stored = (
@@ -414,11 +427,16 @@ class Truth:
         return read == stored
 
     def _judge_refusal(self, event: RecordedEvent) -> None:
-        """Judge a refusal by what is free, if nothing has changed for a while."""
+        """Judge a refusal by what is free; not if objects freed capacity lately that its writer had not read.
+
+        What the log frees the writer has at once.
+        """
         data, now_s = event.data, self.run.loop.time()
         if not isinstance(data, GangUnschedulable) or data.outcome != "impossible":
             return
-        if min(now_s - self._changed_s, now_s - self.run.troubled_until_s) < LOOK_BACK_S:
+        if now_s - self.run.troubled_until_s <= STALE_S:
+            return
+        if now_s - self.run.model.freed_s <= STALE_S and not self._is_of_now(event):
             return
         job = next((j for j in self.run.controllers.jobs if j.ended_s is None and j.arrival and self._root(j) == event.gang_uid), None)  # fmt: skip
         if job is None or job.arrival is None:

@@ -62,6 +62,10 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
     "reservations of others count as free capacity": (
         "core.capacity.free_capacity", "_claimed", "elif not is_in_use(view, claim):", "elif False:",
     ),
+    "what runs counts twice": (
+        "core.capacity.free_capacity", "make_row",
+        "for name, amount in usage.requests.items():", "for name, amount in (*usage.requests.items(), *usage.requests.items()):",
+    ),
     "terminating pods count as gone": (
         "core.model.cluster_view", "_take", "for name, amount in pod.shape.requests:",
         "for name, amount in () if pod.deleting else pod.shape.requests:",

@@ -61,6 +61,7 @@ class ApiModel(SimulatedCluster):
         self._finalizer_s = finalizer_s
         self.loop = loop
         self.version = 1
+        self.freed_s = 0.0  # when capacity may have become free last
         self.changes: dict[type, list[_Change]] = {r.kind: [] for r in RESOURCES}
         self.stored_as: dict[type, dict[tuple[str, str], _Change]] = {r.kind: {} for r in RESOURCES}
         self.oldest = 0  # versions up to this one cannot be continued from
@@ -91,6 +92,8 @@ class ApiModel(SimulatedCluster):
             return
         self.version += 1
         self.loop.pace.active_s = self.loop.time()
+        if _frees(kind, obj):
+            self.freed_s = self.loop.time()
         versioned = with_metadata(obj, resource_version=str(self.version))
         shown = "ADDED" if before is None else kind
         change = _Change(self.version, self.loop.time(), shown, versioned)
@@ -122,6 +125,12 @@ class ApiModel(SimulatedCluster):
             {"apiVersion": resource.api_version, "kind": f"{resource.kind.__name__}List",
              "metadata": {"resourceVersion": str(self.version)}, "items": items}
         )  # fmt: skip
+
+
+def _frees(kind: str, obj: api.Readable) -> bool:
+    """Return whether a change may give capacity to a tree: an end, or any change of a node."""
+    ended = isinstance(obj, api.Pod) and obj.status.phase in ("Succeeded", "Failed")
+    return kind == "DELETED" or ended or isinstance(obj, api.Node)
 
 
 def _same(before: api.Readable, after: api.Readable) -> bool:

@@ -28,7 +28,8 @@ def holds(seed: int, until_s: float = math.inf) -> int:
     return result.events
 
 
-@pytest.mark.parametrize("seed", [3, 14, 83, 106])
+# 141: in the instant in which a refusal is recorded pods end, which its leader reads 10 ms later
+@pytest.mark.parametrize("seed", [3, 14, 83, 106, 141])
 def test_what_must_hold_holds_with_the_faults_of_a_seed(seed):
     assert holds(seed) > 5
 
