@@ -30,6 +30,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
+import yaml
 from aiohttp.abc import AbstractStreamWriter
 
 from extender.cluster.connection.kept_connections import KeptConnections
@@ -81,6 +82,9 @@ else:
 
 logger = logging.getLogger(__name__)
 
+CONFIGURATION_ERRORS = (kubernetes_config.ConfigException, OSError, ValueError)
+# what the loader of kubernetes-asyncio 36 raises for a kubeconfig of other types, with an empty entry, or that is no YAML
+MALFORMED = (*CONFIGURATION_ERRORS, TypeError, AttributeError, LookupError, AssertionError, yaml.YAMLError)  # fmt: skip
 CONNECTIONS_MAX = API_REQUESTS_MAX
 WATCHES_MAX = 64  # one per resource, about ten; the limit bounds a leak
 CONNECT_TIMEOUT_S = 5.0
@@ -203,6 +207,9 @@ async def load_configuration(kubeconfig: str | None) -> Configuration:
     Args:
         kubeconfig: Path (or several, separated as in KUBECONFIG); None: the ServiceAccount of this
             pod, or outside of a cluster the default file.
+
+    Raises:
+        BadInput: A file is missing or malformed, or its server or tls-server-name cannot be used.
     """
     configuration = Configuration()
     check_files(kubeconfig)
@@ -213,10 +220,34 @@ async def load_configuration(kubeconfig: str | None) -> Configuration:
             await kubernetes_config.load_kube_config(
                 config_file=kubeconfig, client_configuration=configuration
             )
-    except (kubernetes_config.ConfigException, OSError, ValueError) as problem:
+        _check_server(configuration)
+    except MALFORMED as problem:
         where = kubeconfig or "the ServiceAccount of this pod, or the default kubeconfig"
-        raise BadInput(f"no usable Kubernetes configuration in {where}: {problem}") from problem
+        text = str(problem)
+        if not isinstance(problem, CONFIGURATION_ERRORS):
+            text = f"it is malformed ({type(problem).__name__}: {text or 'a field is missing'})"
+        raise BadInput(f"no usable Kubernetes configuration in {where}: {text}") from problem
     return configuration
+
+
+def _check_server(configuration: Configuration) -> None:
+    """Check what the loader takes over as it stands.
+
+    Raises:
+        ValueError: The field cannot be used.
+    """
+    address, name = urlsplit(configuration.host), configuration.tls_server_name
+    if address.scheme not in ("http", "https") or not address.hostname:
+        msg = f"cluster.server: {configuration.host!r} is not a URL such as https://10.0.0.1:6443"
+        raise ValueError(msg)
+    if address.username is not None:
+        msg = f"cluster.server: a user before {address.hostname} is not supported; set users[].user"
+        raise ValueError(msg)
+    try:
+        (name or "").encode("idna")
+    except (AttributeError, UnicodeError) as problem:
+        msg = f"cluster.tls-server-name: {name!r} is not a host name"
+        raise ValueError(msg) from problem
 
 
 class _Fenced(aiohttp.BytesPayload):
@@ -392,7 +423,7 @@ class ApiServer:
         head = self._heads.get((request.method, request.content_type))
         if head is None:
             lines = [
-                f"{request.method} ".encode() + kept.prefix + b"%b HTTP/1.1",
+                f"{request.method} ".encode() + kept.prefix.replace(b"%", b"%%") + b"%b HTTP/1.1",
                 b"Host: " + kept.host,
                 b"Accept: " + JSON.encode(),
                 b"Content-Type: " + request.content_type.encode(),
@@ -407,8 +438,11 @@ class ApiServer:
 
     async def _authorization(self) -> str:
         """Return the header, empty without a token; a short-lived one (in-cluster, or of an exec plugin) is refreshed."""
-        token = await self._configuration.get_api_key_with_prefix("BearerToken")
-        return str(token or "").strip()
+        token = str(await self._configuration.get_api_key_with_prefix("BearerToken") or "").strip()
+        if not token.isprintable():
+            msg = "the bearer token of the kubeconfig or its plugin has a control character inside"
+            raise ClusterUnavailable(msg)
+        return token
 
     async def _was_renewed(self, status: int) -> bool:
         """Load the credentials again after a 401, unless that was just done; return whether it succeeded."""

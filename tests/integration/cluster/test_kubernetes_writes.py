@@ -354,6 +354,54 @@ async def test_a_kubeconfig_that_is_none_is_named(tmp_path) -> None:
         await api_client.load_configuration(f"{tmp_path}/nowhere:{path}".rpartition(":")[2])
 
 
+A_READ = api_client.Request(method="GET", path="/x")
+A_WRITE = api_client.Request(method="PATCH", path="/x", body=b"{}")
+A_USER = "users: [{name: u, user: {token: t}}]\ncontexts: [{name: c, context: {cluster: k, user: u}}]\ncurrent-context: c\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "it is malformed "),
+        ("[]", "it is malformed "),
+        ("{:", "it is malformed "),
+        ("clusters: [{name: k, cluster: {}}]\n" + A_USER, "it is malformed "),
+        ("clusters: [{name: k, cluster: {server: 'ftp://h'}}]\n" + A_USER, "cluster.server: 'ftp://h' is not a URL"),
+        ("clusters: [{name: k, cluster: {server: 'https://u:p@h'}}]\n" + A_USER, "cluster.server: a user before h "),
+        ("clusters: [{name: k, cluster: {server: 'https://h', tls-server-name: 5}}]\n" + A_USER, "cluster.tls-server-name: 5 "),
+        ("clusters: [{name: k, cluster: {server: 'https://h', tls-server-name: .x}}]\n" + A_USER, "cluster.tls-server-name: '.x' "),
+    ],
+)  # fmt: skip
+async def test_a_kubeconfig_that_cannot_be_used_is_bad_input(tmp_path, text, named) -> None:
+    """An empty file, one of another type, no YAML, an entry without a server, and fields that no request can be sent with."""
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(BadInput) as refused:
+        await api_client.load_configuration(str(path))
+    assert str(refused.value).startswith(f"no usable Kubernetes configuration in {path}: {named}")
+    assert "u:p" not in str(refused.value)
+
+
+async def test_the_path_of_a_server_may_be_escaped(fake: FakeApi) -> None:
+    """A kubeconfig of a proxy of clusters, such as `https://host/k8s/a%20b`; `%` has a meaning in what writes are made of."""
+    configuration = fake.configuration()
+    configuration.host += "/k8s/a%20b"
+    async with ApiServer(configuration) as server:
+        for request in A_READ, A_WRITE:
+            with pytest.raises(api_client.ApiResponse):
+                await server.call(request)
+    assert [path for _, path, _ in fake.calls] == ["/k8s/a b/x"] * 2  # as the server reads it
+
+
+async def test_a_token_of_two_lines_is_not_sent(fake: FakeApi) -> None:
+    configuration = fake.configuration()
+    configuration.api_key["BearerToken"] = "Bearer a\r\nX-B: c"
+    async with ApiServer(configuration) as server:
+        for request in A_READ, A_WRITE:
+            with pytest.raises(ClusterUnavailable, match="control character"):
+                await server.call(request)
+
+
 # --- conditions
 
 
