@@ -417,9 +417,6 @@ class ApiServer:
         waits = asyncio.iscoroutinefunction(self._configuration.refresh_api_key_hook)
         async with asyncio.timeout_at(until_s) if waits else nullcontext():
             token = await self._authorization()
-        if token != self._token:
-            self._token = token
-            self._heads.clear()
         head = self._heads.get((request.method, request.content_type))
         if head is None:
             lines = [
@@ -439,9 +436,12 @@ class ApiServer:
     async def _authorization(self) -> str:
         """Return the header, empty without a token; a short-lived one (in-cluster, or of an exec plugin) is refreshed."""
         token = str(await self._configuration.get_api_key_with_prefix("BearerToken") or "").strip()
-        if not token.isprintable():
-            msg = "the bearer token of the kubeconfig or its plugin has a control character inside"
-            raise ClusterUnavailable(msg)
+        if token != self._token:
+            if not token.isprintable():
+                msg = "the bearer token of the kubeconfig or its plugin has a control character inside"
+                raise ClusterUnavailable(msg)
+            self._token = token
+            self._heads.clear()
         return token
 
     async def _was_renewed(self, status: int) -> bool:
