@@ -33,6 +33,7 @@ from extender.core.model.pods import Pod, VolumeConstraints
 from extender.core.model.visibility import Visibility
 from extender.ports.access_ports import AccessReviews
 from extender.ports.cluster_ports import Cluster, ControlPlane
+from extender.ports.live_progress import LiveProgress
 from extender.ports.log_ports import Clock, DecisionInputs
 from extender.ports.workload_ports import AdmissionChecks, Workloads
 from extender.queries.state.historical_state import HistoricalState
@@ -47,7 +48,7 @@ from extender.store.decision_inputs import SETTINGS as STORING_INPUTS
 from extender.store.decision_inputs import PostgresDecisionInputs
 from extender.store.embedded.embedded_server import EmbeddedPostgres
 from extender.store.embedded.os_account import has_database
-from extender.store.log.postgres_event_log import PostgresEventLog, PostgresLeaseRenewal
+from extender.store.log.postgres_event_log import PostgresEventLog, lease_renewal
 from extender.store.projections import PROJECTING, PROJECTION_TIMEOUT_S, PostgresReadModels
 from extender.store.queries.event_queries import PostgresEventQueries, reading_pool
 from extender.store.queries.report_queries import PostgresReportQueries
@@ -402,6 +403,7 @@ class Engine:
             "evictions": self.parts.evictor.run,
             "moves": self.parts.mover.run,
             "gate removal": self.parts.gate_remover.run,
+            "wake-ups": self.parts.pod_waker.run,
             "reporter": self.reporter.run,
             "finalizers": self.finalizers.run,
             "capacity sampler": self.capacity_sampler.run,
@@ -486,7 +488,7 @@ class Service(Engine):
         writer.history.anchor, writer.history.keys = cluster_adapter, opened.keys
         self.loop_monitor = EventLoopMonitor(
             writer,
-            lambda: PostgresLeaseRenewal(opened.url),
+            lambda: lease_renewal(opened.url),
             clock,
             int(settings.lease_duration_s * 1000),
         )
@@ -526,7 +528,7 @@ class Service(Engine):
         from extender.http.web.health import Probes
         from extender.http.web.request_limits import ClusterSize
         from extender.http.web.server import ApplicationParts, applications
-        from extender.queries.explain.explain_service import ExplainService, LiveProgress
+        from extender.queries.explain.explain_service import ExplainService
         from extender.queries.plan.plan_service import PlanService
         from extender.queries.state.gang_selection import ObjectLabels
         from extender.queries.state.node_inventory import NodeInventory
@@ -586,20 +588,7 @@ class Service(Engine):
             )
         )
 
-        def live() -> LiveProgress:
-            published = self.parts.exchange.published
-            at_bind = self.parts.barriers.members_at_bind()
-            if not self.leader.leads():
-                return LiveProgress(at_bind=at_bind)
-            return LiveProgress(
-                waits=(published.paused, published.limited, published.searches),
-                at_bind=at_bind,
-                unheld=published.unheld,
-                lost_in_vain=published.lost_in_vain,
-                planned_again_us=published.planned_again_us,
-                victims_again_us=published.victims_again_us,
-            )
-
+        published = self.parts.exchange.published
         plan_api = PlanApi(
             plans.plan,
             functools.partial(plans.plan, answer=answer_moves_request),
@@ -623,7 +612,8 @@ class Service(Engine):
                     plans.plan_live,
                     groups,
                     self.settings.search_budget,
-                    live,
+                    lambda: published if self.leader.leads() else LiveProgress(),
+                    self.parts.barriers.members_at_bind,
                 ),
                 self.query_process.fetch,
             ),

@@ -58,6 +58,8 @@ class _Alone(Generic[K]):
             return False
         if not isinstance(error, Exception) or _is_of_log_or_lease(error):
             return False
+        if isinstance(error, self._faults.raised):
+            return False
         self._faults.failed(self._key, error)
         return True
 
@@ -72,12 +74,15 @@ class ObjectFaults(Generic[K]):
         name_of: Callable[[K], str] = str,
         *,
         last_ms: int = LAST_MS,
+        raised: type[Exception] | tuple[()] = (),
     ) -> None:
         """Prepare.
 
         Args:
             now_ms: Monotonic time in milliseconds; None: that of the event loop.
+            raised: Errors that are no defect of this part, beside those of log and lease: its caller handles them.
         """
+        self.raised = raised
         self._part = part
         self._last_ms = last_ms
         self._name_of = name_of

@@ -193,7 +193,8 @@ class InLoopWorker:
         """Run a function after the calls before, and return its answer when its search would have ended."""
         async with self._turn:
             answer = work(*args)
-            await asyncio.sleep(_search_nodes(answer) * SEARCH_NODE_S)
+            loop = simulation_loop()
+            await loop.rest_until(loop.time() + _search_nodes(answer) * SEARCH_NODE_S)
         return answer
 
     def warm_up(self, work: Callable[[], object]) -> None:

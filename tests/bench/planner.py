@@ -166,6 +166,9 @@ def wishes(size: int, rounds: int) -> list[Figure]:
     cut = with_slices(
         single.groups[0], [SliceLevel("host", 4)], lambda name, key: label[name].get(key)
     )
+    uncut = msgspec.structs.replace(
+        cut, groups=tuple(msgspec.structs.replace(part, topology=()) for part in cut.groups)
+    )
     alone = composite("root", *(leaf(f"x{j}", per_rack // 8) for j in range(4)))
     modest = composite(
         "root",
@@ -187,6 +190,7 @@ def wishes(size: int, rounds: int) -> list[Figure]:
         ("near, preferred down to hosts and ranks", ranked(near(wishing(uneven, "host", "rack"), "rack")), uneven),
         ("balanced racks", msgspec.structs.replace(single, groups=(msgspec.structs.replace(single.groups[0], preferred=("rack",), balanced=True),)), single),
         ("slices of 4 per host", composite("root", cut), single),
+        ("slices of 4 per host, beside the same groups anywhere", composite("root", cut), composite("root", uncut)),
         ("exclusive racks", msgspec.structs.replace(alone, groups=tuple(msgspec.structs.replace(g, exclusive=PlanExclusive(key="rack")) for g in alone.groups)), alone),
     ]  # fmt: skip
     return [

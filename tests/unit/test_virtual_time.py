@@ -8,6 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from extender.core.planner.plan_types import Refusal, SearchEffort
+from extender.simulation.virtual_time import SEARCH_NODE_S, InLoopWorker, SimulationLoop
+
+NODES = 25_000  # a search of 2.5 s
+
 
 async def an_hour():
     over = asyncio.Event()
@@ -40,3 +45,19 @@ async def test_no_timeout_overtakes_a_thread(by_loop):
             assert await answer
     await an_hour()
     assert asyncio.get_running_loop().time() < 3 * 3600
+
+
+def test_a_search_ends_in_its_time_though_nothing_else_happens():
+    """While nothing happens time goes on in large steps, but not past what takes its time."""
+    loop = SimulationLoop()
+    loop.pace.may_rest_s = lambda: 30.0
+    effort = SearchEffort(nodes=NODES, exhausted=False)
+    refusal = Refusal(outcome="unknown", status="Unschedulable", reasons=(), search=effort)
+
+    async def search() -> None:
+        began_s = loop.time()
+        assert await InLoopWorker().run(lambda: refusal) is refusal
+        assert loop.time() - began_s == pytest.approx(NODES * SEARCH_NODE_S, abs=0.01)
+
+    loop.run_until_complete(search())
+    loop.close()

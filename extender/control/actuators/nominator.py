@@ -19,9 +19,10 @@ from immutables import Map, MapMutation
 
 from extender.control.actuators.work_queue import Retry, RetryPolicy, WorkQueue, retried
 from extender.control.log.leader import Leader
+from extender.control.published.shared_state import RefusedPod
 from extender.core.admit.gate_removal_order import GateRemovalStages, next_to_release, spread_rules
 from extender.core.admit.native_gang_scheduling import native_on
-from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim
+from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimsOnNode
 from extender.core.log.reservation_state import (
     ChangedMembers,
     Reservation,
@@ -30,11 +31,12 @@ from extender.core.log.reservation_state import (
     claims_of_kind,
     reservation_of,
 )
-from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import PlanId, PodUid
+from extender.core.model.cluster_view import NOTHING, ClusterView
+from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pods import GATE, Pod
+from extender.core.model.quantities import add_amounts
 from extender.core.reconcile.reservation_checks import is_unassigned
-from extender.core.verbs.filter_and_prioritize import COMMITTED_LAST
+from extender.core.verbs.filter_and_prioritize import COMMITTED_LAST, fits_beside_held
 from extender.ports.cluster_ports import Cluster, PodRef
 from extender.runtime.periodic import ObjectFaults
 from extender.settings import API_REQUESTS_MAX
@@ -219,7 +221,7 @@ class Nominator:
             self._queue.add(claim.uid)
 
     def _clear_stale(self, view: ClusterView, candidates: Iterable[PodUid]) -> None:
-        """Queue the removal of nominations of members without a reservation or claim, which kube-scheduler still counts.
+        """Queue the removal of nominations of members without a reservation or claim: kube-scheduler counts them until the pod is gone.
 
         Args:
             candidates: Pods that have changed since the last run, or whose claim or reservation has ended.
@@ -228,7 +230,7 @@ class Nominator:
         for uid in {*before, *candidates}:
             pod = view.nominated.get(uid)
             is_used = uid in self._started or uid in self._later or uid in self._promised
-            if pod is not None and pod.group is not None and not (is_used or pod.deleting):
+            if pod is not None and pod.group is not None and not is_used:
                 self._clearing[uid] = pod
         fresh = [pod for uid, pod in self._clearing.items() if uid not in before]
         for pod in sorted(fresh, key=lambda p: p.path):  # the set's order differs in each process
@@ -401,3 +403,162 @@ class GateRemover:
             return None
         ref = PodRef.at(pod.path, uid)
         return await retried(self._cluster.remove_gate(ref), log, "gate not removed", pod=pod.name)
+
+
+WAKE_UPS_PER_S = 10
+# The longest back-off of kube-scheduler is 10 s: a pod that it has not bound by then has no use for its nomination
+WAKE_UP_ENDS_S = 15.0
+PAIRS_MAX = 2_500  # of a refused pod and a node, looked at in one pass: some 50 ms
+
+
+class PodWaker:
+    """Wakes pods outside of gangs that filter refused for capacity that is no longer held.
+
+    kube-scheduler tries a refused pod again after a change of the cluster, or minutes later (K26), and the end of a claim
+    is no change. A nomination wakes the pod, and has it try that node first (K21). A pod is nominated only where it fits beside
+    those that were nominated before it. A nomination that does not end in a Binding is cleared, because it keeps others off (K22).
+    """
+
+    def __init__(self, cluster: Cluster, leader: Leader, refused: dict[PodUid, RefusedPod]) -> None:
+        """Prepare; `refused`: the pods without a node, which filter adds and removes."""
+        self._cluster = cluster
+        self._leader = leader
+        self._refused = refused
+        self._targets: dict[PodUid, NodeName] = {}  # of pods that are to be nominated, or were
+        self._woken: set[PodUid] = set()  # nominated
+        self._queue = WorkQueue(
+            "nominations",
+            self._wake_or_clear,
+            leader.until_may_act,
+            workers=1,
+            policy=CLEAR_RETRIES,
+        )
+        self._queue.name_of = self._path_of
+        self.run = self._queue.run
+
+    def sync(self, view: ClusterView, state: ReservationState) -> None:
+        """Queue the refused pods for which a node has capacity now, because claims on it have changed."""
+        for uid in [u for u in self._targets if not is_unassigned(view.pods.get(u))]:
+            self._forget(uid)
+        for uid in [u for u in self._refused if not is_unassigned(view.pods.get(u))]:
+            del self._refused[uid]
+        # by their id, the claims that are compared with the present ones
+        compared: dict[int, tuple[object, frozenset[NodeName]]] = {}
+        due: list[tuple[Pod, frozenset[NodeName]]] = []
+        for uid, refused in self._refused.items():
+            before = refused.claims_on
+            if before is state.claims_on or uid in self._targets:
+                continue
+            if id(before) not in compared:
+                names = (n for n in before if state.claims_on.get(n) is not before[n])
+                compared[id(before)] = (before, frozenset(names))
+            if nodes := refused.nodes & compared[id(before)][1]:
+                due.append((view.pods[uid], nodes))
+            else:
+                refused.claims_on = state.claims_on
+        if not due:
+            return
+        expected = self._expected(view)
+        due.sort(key=lambda entry: (-entry[0].priority, entry[0].created_us, entry[0].path))
+        pairs = 0
+        for pod, nodes in due:
+            if pairs and pairs + len(nodes) > PAIRS_MAX:
+                break  # the next pass goes on
+            pairs += len(nodes)
+            self._refused[pod.uid].claims_on = state.claims_on
+            if node := self._free_node(view, state, pod, nodes, expected):
+                self._targets[pod.uid] = node
+                expected.setdefault(node, {})[pod.uid] = pod
+                self._queue.add(pod.uid)
+
+    def _free_node(
+        self,
+        view: ClusterView,
+        state: ReservationState,
+        pod: Pod,
+        nodes: frozenset[NodeName],
+        expected: Mapping[NodeName, Mapping[PodUid, Pod]],
+    ) -> NodeName | None:
+        """Return the first node, by name, where a pod fits beside what is held and the pods that are expected."""
+        for name in sorted(nodes) if pod.nominated is None else nodes & {pod.nominated}:
+            if _fits_beside(view, name, pod, expected.get(name, {})) and fits_beside_held(
+                view, state, name, pod
+            ):
+                return name
+        return None
+
+    def _expected(self, view: ClusterView) -> dict[NodeName, dict[PodUid, Pod]]:
+        """Return by node the pods that are nominated there, or will be."""
+        expected: dict[NodeName, dict[PodUid, Pod]] = {}
+        for uid, pod in view.nominated.items():
+            if pod.nominated is not None and pod.node is None:
+                expected.setdefault(pod.nominated, {})[uid] = pod
+        for uid, node in self._targets.items():
+            expected.setdefault(node, {})[uid] = view.pods[uid]
+        return expected
+
+    def _forget(self, uid: PodUid) -> None:
+        self._targets.pop(uid, None)
+        self._woken.discard(uid)
+
+    def _give_up(self, uid: PodUid, node: NodeName) -> None:
+        """Forget a pod that is not expected on a node any more, and let the other refused pods look at that node again."""
+        self._forget(uid)
+        renewed: dict[int, tuple[object, Map[NodeName, ClaimsOnNode]]] = {}
+        for other, refused in self._refused.items():
+            before = refused.claims_on
+            if other != uid and node in refused.nodes:
+                if id(before) not in renewed:
+                    renewed[id(before)] = (before, before.set(node, NO_CLAIMS))
+                refused.claims_on = renewed[id(before)][1]
+
+    def _path_of(self, uid: PodUid) -> str:
+        pod = self._cluster.view().pods.get(uid)
+        return uid if pod is None else pod.path
+
+    async def _wake_or_clear(self, uid: PodUid) -> Retry | None:
+        """Nominate a pod, or clear its nomination when its time is over."""
+        node, view = self._targets.get(uid), self._cluster.view()
+        pod = view.pods.get(uid)
+        if node is None or pod is None or not is_unassigned(pod):
+            return None
+        ref, retry = PodRef.at(pod.path, uid), None
+        if uid in self._woken:
+            if pod.nominated == node:
+                clearing = self._cluster.nominate(ref, None)
+                retry = await retried(clearing, log, "nomination not cleared", pod=pod.name)
+            if retry is None:
+                self._give_up(uid, node)
+            return retry
+        # an admission that is not committed yet may have the capacity
+        states = (self._leader.committed, self._leader.pending_state)
+        fits = all(fits_beside_held(view, state, node, pod) for state in states)
+        if uid not in self._refused or not fits:
+            self._give_up(uid, node)
+            return None
+        # only a change wakes it
+        waking = self._cluster.nominate(ref, None if pod.nominated == node else node)
+        retry = await retried(waking, log, "refused pod not woken", pod=pod.name)
+        if retry is None:
+            self._woken.add(uid)
+            self._queue.add_after(uid, WAKE_UP_ENDS_S)
+            await asyncio.sleep(1 / WAKE_UPS_PER_S)
+        return retry
+
+
+def _fits_beside(
+    view: ClusterView, name: NodeName, pod: Pod, expected: Mapping[PodUid, Pod]
+) -> bool:
+    """Return whether a pod fits on a node beside the pods there and those that are expected, whatever is held."""
+    node = view.nodes.get(name)
+    if node is None or node.unschedulable or node.deleting:
+        return False
+    used = dict(view.usage.get(name, NOTHING).requests)
+    for uid, other in expected.items():
+        if uid != pod.uid and other.priority >= pod.priority:
+            add_amounts(used, dict(other.shape.requests))
+    return all(
+        used.get(resource, 0) + amount <= node.allocatable.get(resource, 0)
+        for resource, amount in pod.shape.requests
+        if amount
+    )

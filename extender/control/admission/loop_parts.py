@@ -8,7 +8,7 @@ import msgspec
 
 from extender.control.actuators.evictor import Evictor
 from extender.control.actuators.move_controller import MoveController
-from extender.control.actuators.nominator import GateRemover, Nominator
+from extender.control.actuators.nominator import GateRemover, Nominator, PodWaker
 from extender.control.actuators.status_reporter import StatusReporter
 from extender.control.admission.cluster_observer import ClusterObserver
 from extender.control.admission.planner_pool import PlannerPool
@@ -17,7 +17,7 @@ from extender.control.admission.request_builder import RequestBuilder
 from extender.control.binding.bind_barrier import BindBarriers
 from extender.control.log.leader import AppendBatch, Leader
 from extender.control.published.pass_result import PublishedPass
-from extender.control.published.shared_state import LoopExchange, LossPredictor
+from extender.control.published.shared_state import LoopExchange, LossPredictor, RefusedPod
 from extender.control.published.termination_reasons import TerminationReasons
 from extender.core.admit.node_rejections import RejectionEvidence
 from extender.core.admit.readmission_backoff import Readmissions
@@ -48,6 +48,7 @@ class LoopParts(msgspec.Struct, frozen=True, kw_only=True):
     evictor: Evictor
     mover: MoveController
     gate_remover: GateRemover
+    pod_waker: PodWaker
     reporter: StatusReporter
     # planning
     planner: PlannerPool
@@ -84,6 +85,7 @@ def loop_parts(
     published, reasons = PublishedPass(), TerminationReasons(cluster, barriers.wakeup.wake)
     evictor = Evictor(cluster, leader, clock, settings)
     held_back: set[PodUid] = set()
+    refused_pods: dict[PodUid, RefusedPod] = {}
     rejections = RejectionEvidence()
     requests = RequestBuilder(settings, clock, rejections, barriers.started, barriers.maybe_bound)
     pending_losses = LossPredictor(published, reasons, clock, settings)
@@ -98,6 +100,7 @@ def loop_parts(
             eviction_context=evictor.eviction_context,
             rejections=rejections,
             held_back=held_back,
+            refused_pods=refused_pods,
         ),
         observer=ClusterObserver(cluster, leader, published, pending_losses),
         pending_losses=pending_losses,
@@ -109,6 +112,7 @@ def loop_parts(
         evictor=evictor,
         mover=MoveController(cluster, leader, inputs, clock, settings, published.forest_of),
         gate_remover=GateRemover(cluster, leader),
+        pod_waker=PodWaker(cluster, leader, refused_pods),
         reporter=reporter,
         planner=PlannerPool(),
         requests=requests,

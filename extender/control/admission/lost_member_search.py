@@ -112,8 +112,8 @@ class LostMemberSearch:
         if now is None or now.request.root != current.request.root:
             return ""
         view, state, forest = now.now.view, now.now.pending, now.now.forest
-        held = unbound_reservations(view, state, forest, [str(now.tree.root.key)])
-        if self._parts.barriers.binding().isdisjoint(reservation.uid for reservation in held):
+        held = unbound_reservations(view, state, forest, {pod.uid for pod in now.tree.pods})
+        if self._parts.barriers.maybe_bound().isdisjoint(reservation.uid for reservation in held):
             context = self._context(state, now, encoded, "GiveUp")
             drafts = decide_give_up(view, state, forest, now.tree, verdict, context)
             self._parts.appends.append_nowait(drafts, encoded)

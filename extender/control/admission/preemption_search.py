@@ -24,6 +24,7 @@ from extender.core.preempt.preemption_planning import (
     decide_preemption,
     preemption_still_holds,
     unbound_reservations,
+    victim_uids,
 )
 from extender.telemetry import METRICS
 
@@ -125,9 +126,7 @@ class PreemptionSearch:
             # the cluster has changed: the next pass searches again
             self._wakeup.wake()
             return False
-        held = unbound_reservations(view, state, forest, [unit.name for unit in answer.victims])
-        if not self._parts.barriers.binding().isdisjoint(r.uid for r in held):
-            # a member of a victim is being bound: the next pass evicts it with its unit
-            self._wakeup.wake()
-            return False
-        return True
+        held = unbound_reservations(view, state, forest, victim_uids(answer.victims))
+        # A member of a victim may be bound: when that is known, it is evicted with its unit, or its reservation released. A
+        # pass follows with the change that shows it, or by time; to search before would only repeat this answer.
+        return self._parts.barriers.maybe_bound().isdisjoint(r.uid for r in held)

@@ -41,7 +41,7 @@ from extender.core.model.errors import (
 )
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
 from extender.core.model.pods import Pod
-from extender.core.reconcile.reservation_checks import OversubscriptionTracker
+from extender.core.reconcile.reservation_checks import OversubscriptionTracker, is_unassigned
 from extender.ports.cluster_ports import Binding, Cluster, PodRef
 from extender.ports.log_ports import Clock
 from extender.runtime.periodic import ObjectFaults
@@ -282,7 +282,11 @@ class BindBarriers:
         }
 
     def _compare(self, barrier: _Barrier, root: GangState | None) -> None:
-        """Drop the arrivals of a barrier without a current reservation, and open it if its minimum has arrived."""
+        """Drop what a barrier has of ended reservations, close it if nothing is bound any more, and open it if its minimum has arrived."""
+        barrier.posted = {
+            uid: leaf for uid, leaf in barrier.posted.items() if self._may_be_unseen(root, uid)
+        }
+        self._close_unless_started(barrier)
         for uid, arrival in list(barrier.arrivals.items()):
             current = root.reservations.get(uid) if root is not None else None
             if not arrival.posting and (
@@ -310,6 +314,7 @@ class BindBarriers:
         if unit is None:
             return f"group {reservation.group} of pod {reservation.pod} left its gang; it will be planned again"
         barrier = self._barriers.setdefault((root.uid, unit), _Barrier(root.uid, unit))
+        self._close_unless_started(barrier)  # its bound members may be lost since the last pass
         self._arrive(barrier, reservation, call)
         if barrier.opened or barrier.missing_count <= 0:
             self._evaluate(barrier)
@@ -372,15 +377,15 @@ class BindBarriers:
                 self._spawn(self._post(barrier, arrival), f"bind {arrival.reservation.pod}")
 
     def _counts(self, barrier: _Barrier, root: GangState) -> dict[str, int]:
-        """Return by leaf how many members are bound, at bind, or committed before bind."""
+        """Return by leaf how many members are bound, at bind, or committed before bind, or have succeeded."""
         leaves = {uid: member.group for uid, member in root.bound.items()}
         leaves |= {r.uid: r.group for r in self.prebinding.arrived_of(root)}
         for uid, arrival in barrier.arrivals.items():
             current = root.reservations.get(uid)
             if current is not None and current.plan == arrival.reservation.plan and arrival.alive():
                 leaves[uid] = current.group
-        leaves |= barrier.posted
-        return Counter(leaves.values())
+        leaves |= {u: leaf for u, leaf in barrier.posted.items() if self._may_be_unseen(root, u)}
+        return Counter(leaves.values()) + Counter(root.succeeded)
 
     def _stop_timer(self, barrier: _Barrier) -> None:
         if barrier.timer is not None and barrier.timer is not asyncio.current_task():
@@ -401,14 +406,23 @@ class BindBarriers:
         self._close_unless_started(barrier)
 
     def _close_unless_started(self, barrier: _Barrier) -> None:
-        """Close an open barrier that bound no member, because callers disconnected or the lease expired."""
-        root = self._leader.committed.gangs.get(barrier.gang_uid)
-        bound = root is not None and any(
-            unit_key(root, member.group) == barrier.key for member in root.bound.values()
-        )
-        posting = any(arrival.posting for arrival in barrier.arrivals.values())
-        if not (bound or posting or barrier.posted):
+        """Close an open barrier of which no member is bound: callers disconnected, the lease expired, or all bound ones are lost."""
+        if not barrier.opened or any(arrival.posting for arrival in barrier.arrivals.values()):
+            return
+        if not self._is_started(barrier, self._leader.committed.gangs.get(barrier.gang_uid)):
             barrier.opened = False
+
+    def _is_started(self, barrier: _Barrier, root: GangState | None) -> bool:
+        """Return whether a member of a barrier is bound."""
+        bound = root.bound.values() if root is not None else ()
+        return any(root and unit_key(root, m.group) == barrier.key for m in bound) or any(
+            self._may_be_unseen(root, uid) for uid in barrier.posted
+        )
+
+    def _may_be_unseen(self, root: GangState | None, uid: PodUid) -> bool:
+        """Return whether a posted member is bound although its PodBound is not in the log: its reservation stays, or the view shows it unbound."""
+        is_reserved = root is not None and uid in root.reservations
+        return is_reserved or is_unassigned(self._cluster.view().pods.get(uid))
 
     async def _post_binding(self, barrier: _Barrier, arrival: _Arrival) -> str:
         """Post the Binding, retrying 429 and 5xx while a caller waits; return the error text, or an empty string."""
@@ -558,11 +572,10 @@ class BindBarriers:
                 still_arriving=still_arriving,
             )
         ]
-        started = barrier.posted or any(
-            unit_key(root, m.group) == barrier.key for m in root.bound.values()
-        )
+        started = self._is_started(barrier, root)
         placed = Counter(member.group for member in root.bound.values())
         placed.update(reservation.group for reservation in root.reservations.values())
+        placed.update(root.succeeded)
         # members without a reservation are missing: no arrival opens the barrier
         if not started or missing(root.groups, placed, barrier.group(root)):
             released = released_pods(sorted(unit.values(), key=lambda r: r.pod))

@@ -85,7 +85,10 @@ class ControlLoop:
         self._wakeup = parts.barriers.wakeup
         # passes and their steps: with what is computed for all gangs together
         self._faults: ObjectFaults[str] = ObjectFaults(
-            "control loop", parts.clock.monotonic_ms, last_ms=PASS_AGAIN_MS_MAX
+            "control loop",
+            parts.clock.monotonic_ms,
+            last_ms=PASS_AGAIN_MS_MAX,
+            raised=ClusterUnavailable,  # a view that cannot catch up: the pass is given up
         )
         self._note_faults: ObjectFaults[str] = ObjectFaults(
             "status reports", parts.clock.monotonic_ms
@@ -234,9 +237,15 @@ class ControlLoop:
         )
         attempt("nominations", lambda: self._parts.nominator.sync(view, state))
         attempt("gate removal", lambda: self._parts.gate_remover.sync(self._gated(state, forest)))
+        attempt("wake-ups", lambda: self._wake_refused_pods(view, state))
         attempt("evictions", lambda: self._parts.evictor.sync(view, state))
         attempt("moves", lambda: self._parts.mover.sync(view, forest, state))
         attempt("status reports", lambda: self._report(view, state, forest))
+
+    def _wake_refused_pods(self, view: ClusterView, state: ReservationState) -> None:
+        """Wake pods for which filter, which counts losses that are not recorded yet, would have a node now."""
+        losses = self._parts.exchange.committed_losses
+        self._parts.pod_waker.sync(view, losses.with_predicted_losses(view, state))
 
     def _gated(self, state: ReservationState, forest: Forest) -> Iterable[Pod]:
         """Return the members without a reservation whose gate is to be removed."""

@@ -169,6 +169,7 @@ class Reconciler:
             now,
             started=self._parts.barriers.started(),
             binding=self._parts.barriers.binding(),
+            maybe_bound=self._parts.barriers.maybe_bound(),
             posted=self._parts.barriers.posted(),
             unwatched=frozenset(self._unwatched),
             expired=self._expired(state),
@@ -201,7 +202,7 @@ class Reconciler:
         return drafts
 
     def _expired(self, state: ReservationState) -> frozenset[GangUid]:
-        """Return the roots without bound members whose reservations have not been used for their lifetime."""
+        """Return the roots whose reservations have not been used for their lifetime: no member arrived or was bound."""
         expired: set[GangUid] = set()
         waiting: set[GangUid] = set()
         if next(claims_of_kind(state, "reservation"), None) is None:
@@ -215,14 +216,14 @@ class Reconciler:
             progress_us = max(newest_us, self._parts.barriers.progress_us(root.uid))
             if pending is not None:
                 progress_us = max(progress_us, pending.progress_us)
-            idle_ms = self._idle.idle_ms(root.uid, progress_us, plans)
+            idle_ms = self._idle.idle_ms(root.uid, progress_us, (plans, len(root.bound)))
             if pending is not None and pending.victims:
                 return  # recorded victims still terminate
             if idle_ms > longest_ms:
                 expired.add(root.uid)
 
         for root in state.gangs.values():
-            if root.reservations and not root.bound:
+            if root.reservations:
                 waiting.add(root.uid)
                 name = f"lifetime of the reservations of {root.gang}"
                 self._faults.attempt(name, functools.partial(look_at, root))

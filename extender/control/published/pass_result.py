@@ -11,14 +11,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from extender.core.admit.readmission_backoff import ReadmissionPause, WaitReason
-from extender.core.fairness.new_gang_limits import NewGangLimit
-from extender.core.fairness.search_turns import SearchTurn
-from extender.core.holds.hold_planning import HoldRefusal
+from extender.core.admit.readmission_backoff import WaitReason
 from extender.core.log.reservation_state import Reservation
 from extender.core.model.cluster_view import ClusterView, forest_after, forest_steps
 from extender.core.model.ids import GangUid, PlanId, PodUid
 from extender.core.model.pod_groups import Forest
+from extender.ports.live_progress import LiveProgress
 from extender.runtime.cooperative_yield import SlicePace
 
 
@@ -46,26 +44,15 @@ class PassResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.released.get(reservation.uid) != reservation.plan
 
 
-class PublishedPass:
+class PublishedPass(LiveProgress):
     """The published values. Only the control loop sets them, and calls the methods but `forest_of`; nothing in them is changed afterwards."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.observation = Observation()  # what the control loop saw last
         # a view and its trees: the published ones, or some on the way to the next
         self._base = (self.observation.view, self.observation.forest)
         self.result = PassResult()  # of the last complete pass
-        self.searches: Mapping[GangUid, SearchTurn] = {}  # which trees wait for their long search
-        self.limited: Mapping[
-            GangUid, NewGangLimit
-        ] = {}  # new gangs beyond the limit of a namespace
-        self.paused: Mapping[GangUid, ReadmissionPause] = {}  # which trees a back-off defers
-        # when trees that pause after a search, or after other pods took their capacity, are planned again ...
-        self.planned_again_us: Mapping[GangUid, int] = {}
-        # ... and when victims are searched for again, if no change ends that pause
-        self.victims_again_us: Mapping[GangUid, int] = {}
-        self.unheld: Mapping[GangUid, HoldRefusal] = {}  # why no capacity is held for trees
-        # what was tried in vain for lost members of running gangs, as sentences
-        self.lost_in_vain: Mapping[GangUid, tuple[str, ...]] = {}
         self.failures = ""  # steps of the control loop that fail again and again
 
     @property

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+from immutables import Map
 
 from extender.control.published.pass_result import PublishedPass
 from extender.control.published.termination_reasons import TerminationReasons
 from extender.core.admit.node_rejections import RejectionEvidence
+from extender.core.log.capacity_claim import ClaimsOnNode
 from extender.core.log.each_gang import EachGang
 from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView
-from extender.core.model.ids import NIL_GANG, PodUid
+from extender.core.model.ids import NIL_GANG, NodeName, PodUid
 from extender.core.preempt.preemption_lifecycle import EvictionContext
 from extender.core.reconcile.cluster_reconciliation import PredictedLosses
 from extender.core.reconcile.drift import ReconcileContext
@@ -67,6 +69,18 @@ class LossPredictor:
         return gangs.result(NIL_GANG, "predicted losses", predict) or state
 
 
+class RefusedPod(msgspec.Struct):
+    """A pod outside of gangs that got no node from filter, because capacity is held for gangs.
+
+    Attributes:
+        nodes: Those with claims that kube-scheduler offered, and filter refused.
+        claims_on: The claims with which these nodes were last looked at.
+    """
+
+    nodes: frozenset[NodeName]
+    claims_on: Map[NodeName, ClaimsOnNode]
+
+
 class LoopExchange(msgspec.Struct, frozen=True, kw_only=True):
     """One instance per process; given to the control loop and to the verbs."""
 
@@ -79,3 +93,5 @@ class LoopExchange(msgspec.Struct, frozen=True, kw_only=True):
     rejections: RejectionEvidence
     # members that filter refused before their stage; in memory only: kube-scheduler keeps the refusal in the status of the pod
     held_back: set[PodUid]
+    # in memory only: after a restart kube-scheduler tries these pods again by itself, minutes later (K26)
+    refused_pods: dict[PodUid, RefusedPod] = msgspec.field(default_factory=dict)

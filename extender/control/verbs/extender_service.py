@@ -17,18 +17,19 @@ import msgspec
 
 from extender.control.binding.bind_barrier import BindBarriers, BindCall
 from extender.control.log.leader import Leader
-from extender.control.published.shared_state import LoopExchange
+from extender.control.published.shared_state import LoopExchange, RefusedPod
 from extender.core.admit.native_gang_scheduling import native_on
 from extender.core.log.control_plane_features import features_summary
 from extender.core.log.reservation_state import reservation_of
 from extender.core.model.errors import NotLeading, NotReady, StoreUnavailable
 from extender.core.model.ids import GangUid, NodeName, PlanId, PodUid
-from extender.core.model.pods import Pod
+from extender.core.model.pods import EXEMPT_NAMESPACES, Pod
 from extender.core.preempt.preemption_lifecycle import takeovers_by_plan
 from extender.core.preempt.preemption_planning import (
     recently_evicted_units,
     release_reservations,
     unbound_reservations,
+    victim_uids,
 )
 from extender.core.verbs.filter_and_prioritize import (
     FilterDecision,
@@ -185,6 +186,20 @@ class ExtenderService:
         if current.group is None:  # members use their recorded reservations
             state = self._exchange.committed_losses.with_predicted_losses(view, state)
         decision = decide_filter(view, state, forest, current, offered, held_back=held_back)
+        self._exchange.refused_pods.pop(pod.uid, None)
+        if (
+            decision.outcome == "protected"
+            and not decision.passed
+            and observed is not None
+            and observed.namespace not in EXEMPT_NAMESPACES
+        ):
+            refused_pods = self._exchange.refused_pods
+            refused = {*decision.refused}
+            nodes = frozenset(name for name in state.claims_on if name in refused)
+            last = next(reversed(refused_pods.values()), None)
+            if last is not None and last.nodes == nodes:
+                nodes = last.nodes  # many pods of one kind are refused the same nodes
+            refused_pods[pod.uid] = RefusedPod(nodes, state.claims_on)
         now_ms = self._clock.now_us() // 1000
         if reservation is not None and decision.outcome == "not-offered":
             self._exchange.rejections.suspect(
@@ -244,10 +259,9 @@ class ExtenderService:
         preemption_id = PlanId(self._clock.new_id()) if self._settings.preemption else None
         choice = choose_victims(question, preemption=preemption_id)
         if choice.plan is not None:
-            units = (unit.name for unit in choice.plan.victims)
-            held = unbound_reservations(view, state, forest, units)
-            if not self._barriers.binding().isdisjoint(r.uid for r in held):
-                return ()  # a member of a victim is being bound: kube-scheduler calls again
+            held = unbound_reservations(view, state, forest, victim_uids(choice.plan.victims))
+            if not self._barriers.maybe_bound().isdisjoint(r.uid for r in held):
+                return ()  # a member of a victim may be bound: kube-scheduler calls again
             encoded = encode(question)
             actor, cause = self._settings.identity, f"preempt of pod {observed.path}"
             plan = planned_event(view, choice.plan, encoded.digest)

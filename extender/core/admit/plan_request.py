@@ -267,9 +267,15 @@ class TreeParts:
         self._checks: dict[GangUid, _ReservationCheck] = {}
 
     def wanting(self, tree: Tree, root: GangState | None) -> bool:
-        """Return whether some pod of a tree waits for a reservation; its part need not be made for that."""
+        """Return whether some pod of a tree waits for a reservation; its part need not be made for that.
+
+        None does while a loss is predicted (`PredictedLosses`): its record ends the membership, and begins the hold that
+        the next member uses.
+        """
         held = root.reservations if root is not None else NO_HOLDS
         bound = root.bound if root is not None else {}
+        if root is not None and any(uid in bound for uid in root.replacement_holds):
+            return False
         started = bool(held or bound)
         kept = self._checks.get(tree.root.uid)
         if (

@@ -99,6 +99,13 @@ class PlanDomain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pods: tuple[PodUid, ...]  # those of other trees that are there, sorted
 
 
+class PlanDependent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Reservations of one tree that go when some pods are evicted, and not alone (E-10)."""
+
+    pods: tuple[PlanVictim, ...]  # the members that are expected, sorted by pod
+    after: tuple[PodUid, ...]  # all of these must be evicted, sorted; some may terminate already
+
+
 class Evictable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything that could be evicted for one tree, and whether the tree may preempt."""
 
@@ -112,6 +119,8 @@ class Evictable(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gangs: tuple[PlanGang, ...] = ()
     budgets: tuple[PlanBudget, ...] = ()
     going: tuple[PlanVictim, ...] = ()  # terminating pods, sorted by pod
+    # reservations that go with the eviction of units, sorted by their first pod; never empty, and unset in older inputs
+    dependents: tuple[PlanDependent, ...] | UnsetType = UNSET
     # names of units that are left out because this tree had them evicted before, sorted
     spared: tuple[str, ...] = ()
     # those of `PlanRequest.closed` and `PlanExclusive.taken` that can be emptied, sorted; never empty
@@ -141,7 +150,7 @@ def work_min(shape: PodShape, since_us: int, now_min: int) -> int:
 # --- the request and its results
 
 # Part of every recorded decision; increased by a change that can alter a result.
-PLANNER_VERSION = "19"
+PLANNER_VERSION = "20"
 SEARCH_BUDGET = 20_000  # search nodes of one plan, by default
 SECONDS_OF_BUDGET = 2  # of CPU time, that so many search nodes take at most on a current machine
 
@@ -409,12 +418,14 @@ class Conflict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     part: ConflictPart = ""
 
 
-class AddedNodes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class AddedNodes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Empty nodes like an existing one: its labels, taints and allocatable capacity."""
 
     like: NodeName
     count: int
     own_labels: tuple[str, ...]  # keys of which each new node has a value of its own, sorted
+    # keys of which all new nodes have one value that no node has, sorted: they are one new domain
+    common_labels: tuple[str, ...] = ()
 
 
 class Relaxation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -7,7 +7,7 @@ The priority of a unit is that of its groups, the highest where they differ; tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
@@ -18,10 +18,15 @@ from msgspec import UNSET
 from extender.core.admit.interpod_rules import InterpodRulePart, counted_by
 from extender.core.capacity.capacity_claims import claims_against, is_preempting
 from extender.core.log.capacity_claim import CapacityClaim
-from extender.core.log.reservation_state import GangState, ReservationState, claims_of
+from extender.core.log.reservation_state import (
+    GangState,
+    Reservation,
+    ReservationState,
+    claims_of,
+)
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
-from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent
+from extender.core.model.pod_groups import Forest, Group, Tree, key_of_parent, kind_of
 from extender.core.model.pods import (
     CHECKPOINT_ANNOTATION,
     EXEMPT_NAMESPACES,
@@ -34,6 +39,7 @@ from extender.core.planner.plan_types import (
     MINUTE_US,
     Evictable,
     PlanBudget,
+    PlanDependent,
     PlanGang,
     PlanUnit,
     PlanVictim,
@@ -163,6 +169,35 @@ def as_admitted(tree: Tree, state: ReservationState) -> Tree:
     )
 
 
+def reservations_by_victims(
+    view: ClusterView, tree: Tree, root: GangState
+) -> Mapping[frozenset[PodUid], list[Reservation]]:
+    """Return the reservations of unbound members by the running pods with whose eviction they go: without these the gang would run below its minimum.
+
+    Those are the pods of the unit of the member that is disrupted as a whole; without such a unit, or if none of it runs, all of
+    the tree that run. Empty where no member runs.
+    """
+    running: dict[GroupKey | None, set[PodUid]] = {}
+    reserved: dict[GroupKey | None, list[Reservation]] = {}
+    wholes: dict[GroupKey | None, GroupKey | None] = {}
+    for pod in tree.pods:
+        if pod.group not in wholes:
+            above = groups_above(view, pod.group)
+            keys = [group.key for group in above if group.disruption_mode == "all"]
+            wholes[pod.group] = keys[-1] if keys else None
+        if pod.node is not None:
+            if pod.node in view.nodes:  # others are lost, and in no unit
+                running.setdefault(wholes[pod.group], set()).add(pod.uid)
+        elif pod.uid in root.reservations:
+            reserved.setdefault(wholes[pod.group], []).append(root.reservations[pod.uid])
+    every = {uid for uids in running.values() for uid in uids}
+    by_victims: dict[frozenset[PodUid], list[Reservation]] = {}
+    for whole, reservations in reserved.items() if every else ():
+        victims = running.get(whole, every) if whole is not None else every
+        by_victims.setdefault(frozenset(victims), []).extend(reservations)
+    return by_victims
+
+
 def _by_path(pods: Iterable[Pod]) -> list[Pod]:
     return sorted(pods, key=lambda p: p.path)
 
@@ -234,11 +269,13 @@ class _Collection:
             for d in sorted(drafts, key=lambda d: (d.kind, d.name))
         ]
         units += self._reservations(self.tree.root.priority, spared)
+        awaited = tuple(self._victim(pod, running=False) for pod in _by_path(going))
         return Evictable(
             priority=self.tree.root.priority,
             may_preempt=may_preempt(self.tree),
             units=tuple(units),  # kinds are in alphabetical order
-            going=tuple(self._victim(pod, running=False) for pod in _by_path(going)),
+            going=awaited,
+            dependents=tuple(self._dependents(units, awaited)) or UNSET,
             shapes=tuple(self.shapes),
             gangs=tuple(self.gangs),
             budgets=budgets,
@@ -405,6 +442,34 @@ class _Collection:
                     )
                 )
         return units
+
+    def _dependents(
+        self, units: Iterable[PlanUnit], going: Iterable[PlanVictim]
+    ) -> list[PlanDependent]:
+        """Return the reservations that go only with the eviction of others, sorted by pod (E-10)."""
+        releasable = {p.uid for u in units if u.kind == "reservation" for p in u.pods}
+        evictable = {p.uid for u in units if u.kind != "reservation" for p in u.pods}
+        evictable.update(pod.uid for pod in going)
+        dependents: list[PlanDependent] = []
+        for _, uid, _ in self._lower_holders(self.tree.root.priority):
+            root = self.state.gangs.get(uid)
+            tree = self._tree_of(root) if root is not None and root.reservations else None
+            if root is None or tree is None:
+                continue
+            for after, reservations in reservations_by_victims(self.view, tree, root).items():
+                pods = [
+                    self._expected(each)
+                    for each in sorted(reservations, key=lambda each: each.pod)
+                    if each.uid not in releasable and each.node in self.view.nodes
+                ]
+                if pods and evictable.issuperset(after):
+                    dependents.append(PlanDependent(pods=tuple(pods), after=tuple(sorted(after))))
+        return sorted(dependents, key=lambda dependent: dependent.pods[0].pod)
+
+    def _tree_of(self, root: GangState) -> Tree | None:
+        namespace, _, name = root.gang.partition("/")
+        tree = self.forest.tree_of(GroupKey(namespace, name, kind_of(root.kind)))
+        return tree if tree is not None and tree.root.uid == root.uid else None
 
     def _lower_holders(self, priority: int) -> list[tuple[str, GangUid, int]]:
         """Return name, UID and priority of the other holders of lower priority, in the order of their units."""

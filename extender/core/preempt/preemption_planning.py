@@ -19,9 +19,9 @@ from extender.core.capacity.capacity_claims import claimed_under_victims, releas
 from extender.core.log import events as ev
 from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.reservation_state import EVICTION_MEMORY_US, Reservation, ReservationState
-from extender.core.model.cluster_view import ClusterView, groups_above
+from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PlanId, PodUid
-from extender.core.model.pod_groups import Forest, Tree, kind_of
+from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.quantities import add_amounts
 from extender.core.model.visibility import Visibility, is_hidden, name_for, namespace_of
 from extender.core.planner.plan_types import (
@@ -40,7 +40,11 @@ from extender.core.planner.preempt.post_eviction_view import (
     without,
 )
 from extender.core.planner.preempt.victim_search import PreemptionPlan
-from extender.core.preempt.disruption_units import EvictableContext, evictable_for
+from extender.core.preempt.disruption_units import (
+    EvictableContext,
+    evictable_for,
+    reservations_by_victims,
+)
 
 # --- reservations of unbound members whose unit is evicted
 
@@ -52,29 +56,25 @@ POD_UNIT_PREFIX = "Pod/"  # start of the name of a unit that is a single pod
 
 
 def unbound_reservations(
-    view: ClusterView, state: ReservationState, forest: Forest, units: Iterable[str]
+    view: ClusterView, state: ReservationState, forest: Forest, victims: Collection[PodUid]
 ) -> list[Reservation]:
-    """Return the reservations of unbound members of some units, sorted by pod; `units`: `Kind/namespace/name`."""
-    keys = {_key(unit) for unit in units if not unit.startswith(POD_UNIT_PREFIX)}
-    reservations: dict[PodUid, Reservation] = {}
-    for key in keys:
-        tree = forest.tree_of(key)
-        if tree is None:
+    """Return the reservations of unbound members that go with some victims, sorted by pod; others of their unit may terminate already."""
+    evicted = [pod for pod in map(view.pods.get, victims) if pod is not None]
+    trees = {tree.root.uid: tree for pod in evicted if (tree := forest.tree_of(pod.group))}
+    reservations: list[Reservation] = []
+    for uid, tree in trees.items():
+        root = state.gangs.get(uid)
+        if root is None or not root.reservations:
             continue
-        held = state.gangs[tree.root.uid].reservations if tree.root.uid in state.gangs else {}
-        for pod in tree.pods if held else ():
-            if (
-                pod.uid in held
-                and pod.node is None
-                and any(g.key == key for g in groups_above(view, pod.group))
-            ):
-                reservations[pod.uid] = held[pod.uid]
-    return sorted(reservations.values(), key=lambda r: r.pod)
+        for after, held in reservations_by_victims(view, tree, root).items():
+            if all(pod in victims or view.pods[pod].deleting for pod in after):
+                reservations += held
+    return sorted(reservations, key=lambda r: r.pod)
 
 
-def _key(unit: str) -> GroupKey:
-    kind, namespace, name = unit.split("/")
-    return GroupKey(namespace, name, kind_of(kind))
+def victim_uids(units: Iterable[PlanUnit | ev.VictimUnit]) -> frozenset[PodUid]:
+    """Return the UIDs of the pods of some units."""
+    return frozenset(pod.uid for unit in units for pod in unit.pods)
 
 
 def release_reservations(
@@ -163,6 +163,7 @@ def _with_domains(
     """Return what can be evicted with the exclusive domains all of whose occupants may go; the same object without any."""
     may_go = {pod.uid for unit in evictable.units for pod in unit.pods}
     may_go.update(pod.uid for pod in evictable.going)
+    may_go.update(pod.uid for each in evictable.dependents or () for pod in each.pods)
     domains = [
         PlanDomain(group=group, key=key, value=value, pods=tuple(sorted(pods)))
         for (group, key, value), pods in occupants.items()
@@ -294,7 +295,7 @@ def decide_preemption(
         drafts.append(context.draft(record.gang_uid, record.gang, released))
     drafts += release_reservations(
         state,
-        unbound_reservations(view, state, forest, (unit.name for unit in answer.victims)),
+        unbound_reservations(view, state, forest, victim_uids(answer.victims)),
         context,
         but={pod.uid for record in records for pod in record.pods},
     )
@@ -347,13 +348,12 @@ def decide_give_up(
         context: `plan` is the id of the preemption, the digest that of the request of `answer`.
     """
     root = tree.root
-    unit = str(root.key)
     pods = tuple(
         ev.VictimPod(pod=p.path, uid=p.uid, node=p.node, group=p.group.name if p.group else "")
         for p in sorted(tree.pods, key=lambda pod: pod.path)
         if p.node is not None and not p.deleting
     )
-    held = unbound_reservations(view, state, forest, [unit])
+    held = unbound_reservations(view, state, forest, {pod.uid for pod in tree.pods})
     released = release_reservations(state, held, context, but=())
     victims = ev.VictimUnit(
         kind=root.key.kind,

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import msgspec
+from immutables import Map
 
 from extender.core.admit.plan_request import group_key_of
 from extender.core.admit.verdict_events import group_records
@@ -48,6 +49,7 @@ from extender.core.reconcile.drift import (
     strayed_events,
 )
 from extender.core.reconcile.reservation_checks import (
+    incomplete_groups,
     is_unassigned,
     paths_to_leaves,
     reserved_capacity_users,
@@ -412,10 +414,26 @@ def _released(
     open_ones = {uid: r for uid, r in root.reservations.items() if uid not in settled}
     if not open_ones:
         return []
-    running = [*((u, m.node) for u, m in root.bound.items()), *bound_here.items()]
-    started = root.uid in now.started or any(not _is_lost(view, u, n) for u, n in running)
-    if root.uid in now.expired and not started:
-        return _expired(view, open_ones.values(), now)
+    placed = [*((u, m.node) for u, m in root.bound.items()), *bound_here.items()]
+    leaf_by_uid = {u: m.group for u, m in root.bound.items()}
+    leaf_by_uid |= {u: r.group for u, r in root.reservations.items()}
+    running = {u for u, n in placed if not _is_lost(view, u, n)}
+    remaining = (
+        running | in_flight | now.awaited
+    )  # not those that were bound and lost since the last decision
+    counts = Counter(root.succeeded)
+    counts.update(leaf_by_uid[u] for u in remaining if u in leaf_by_uid)
+    started = root.uid in now.started or bool(running)
+    if root.uid in now.expired and not bound_here:
+        short = incomplete_groups(root.groups, counts)
+        # after the start only what the minimum of a group still waits for, and what was surely not bound
+        unused = [
+            r
+            for uid, r in open_ones.items()
+            if not started or (r.group in short and uid not in now.maybe_bound)
+        ]
+        if unused:
+            return _expired(view, unused, now)
     if broken and not started:
         return [_release(open_ones.values(), "invalid", "the tree breaks a rule now")]
     changed = {**_leaves_being_deleted(view, root), **changed_group_texts(view, root)}
@@ -427,22 +445,56 @@ def _released(
         return []
     names = {r.uid for causes in unusable.values() for r, _ in causes}
     rest = [r for uid, r in open_ones.items() if uid not in names]
-    counts = Counter(reservation.group for reservation in rest)
-    taken_by = reserved_capacity_users(view, state, [r for r, _ in unusable.get("superseded", ())])
-    if started or not rest or satisfied(root.groups, counts):
-        return [
-            _release(
-                [r for r, _ in causes],
-                reason,
-                _release_text(causes),
-                taken_by if reason == "superseded" else (),
-            )
-            for reason, causes in sorted(unusable.items())
-        ]
-    whys = sorted(unusable)
-    words = "; ".join(_release_text(unusable[reason]) for reason in whys)
-    text = f"the minimum of the tree no longer holds: {words}"
-    return [_release(open_ones.values(), whys[0], text, taken_by)]
+    leaves = {leaf_by_uid[u] for u in remaining | now.maybe_bound if u in leaf_by_uid}
+    counts.update(r.group for r in rest)
+    short = incomplete_groups(root.groups, counts, leaves, started=started)
+    return _by_group(view, state, root, unusable, rest, short)
+
+
+def _by_group(
+    view: ClusterView,
+    state: ReservationState,
+    root: GangState,
+    unusable: Mapping[ev.ReleaseReason, list[tuple[Reservation, str]]],
+    rest: Iterable[Reservation],
+    short: Mapping[str, ev.GroupRecord],
+) -> list[ev.AnyEventData]:
+    """Return one event for each group that is released as a whole, and one by reason for the other reservations.
+
+    Args:
+        unusable: Reservations that cannot be used any more, with the text of the cause.
+        rest: The other ones.
+        short: By leaf the group that is not kept without what is unusable.
+    """
+    kept_by: dict[str, list[Reservation]] = {}  # what is left of a group that is short, by its text
+    for reservation in rest:
+        if (group := short.get(reservation.group)) is not None:
+            kept_by.setdefault(_subject(root, group), []).append(reservation)
+    causes_by: dict[tuple[str, str], dict[ev.ReleaseReason, list[tuple[Reservation, str]]]] = {}
+    for reason, causes in sorted(unusable.items()):
+        for reservation, words in causes:
+            group = short.get(reservation.group)
+            subject = _subject(root, group) if group is not None else ""
+            key = (subject, "") if subject in kept_by else ("", reason)
+            causes_by.setdefault(key, {}).setdefault(reason, []).append((reservation, words))
+    events: list[ev.AnyEventData] = []
+    for (subject, _), by_reason in sorted(causes_by.items(), key=lambda entry: entry[0]):
+        released = [r for causes in by_reason.values() for r, _ in causes]
+        text = "; ".join(_release_text(causes) for causes in by_reason.values())
+        if subject:
+            text = f"the minimum of {subject} no longer holds: {text}"
+            released += kept_by[subject]
+        superseded = [r for r, _ in by_reason.get("superseded", ())]
+        taken_by = reserved_capacity_users(view, state, superseded)
+        events.append(_release(released, next(iter(by_reason)), text, taken_by))
+    return events
+
+
+def _subject(root: GangState, group: ev.GroupRecord) -> str:
+    """Return what a text calls a group of a root."""
+    if not group.parent:
+        return "the tree"
+    return f"{group.kind} {group_key_of(root).namespace}/{group.name}"
 
 
 def _expired(
@@ -586,8 +638,13 @@ def _holds(
 
 
 def _with(state: ReservationState, holds: Collection[CapacityClaim]) -> ReservationState:
-    claims_on = state.claims_on
+    claims_on, gangs = state.claims_on, state.gangs
     for hold in holds:
         claims = claims_on.get(hold.node, NO_CLAIMS).set(hold.key, hold)
         claims_on = claims_on.set(hold.node, claims)
-    return msgspec.structs.replace(state, claims_on=claims_on)
+        root = gangs[hold.gang_uid]
+        replacement_holds = Map(root.replacement_holds).set(hold.uid, hold)
+        gangs = gangs.set(
+            root.uid, msgspec.structs.replace(root, replacement_holds=replacement_holds)
+        )
+    return msgspec.structs.replace(state, claims_on=claims_on, gangs=gangs)

@@ -48,6 +48,8 @@ class ReconcileContext(ev.EventSource, frozen=True, kw_only=True):
     started: frozenset[GangUid] = frozenset()
     # their Binding was sent, but is perhaps not in the view yet
     binding: frozenset[PodUid] = frozenset()
+    # those, and members whose Binding got no answer lately
+    maybe_bound: frozenset[PodUid] = frozenset()
     posted: frozenset[PodUid] = frozenset()  # the API server accepted their Binding
     # had a reservation when this process began to lead, and were in no view since: perhaps an earlier leader bound them
     unwatched: frozenset[PodUid] = frozenset()

@@ -5,7 +5,7 @@ The checks are the static filters of the planner, and sums. The caller decides a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from extender.core.capacity.capacity_claims import (
@@ -17,6 +17,7 @@ from extender.core.capacity.capacity_claims import (
 )
 from extender.core.log.capacity_claim import NO_CLAIMS, CapacityClaim, ClaimsOnNode
 from extender.core.log.events import CapacityUseReason, GroupRecord, ReservedCapacityUser
+from extender.core.log.gang_phase import missing
 from extender.core.log.reservation_state import (
     CapacityHold,
     GangState,
@@ -130,6 +131,37 @@ def paths_to_leaves(groups: tuple[GroupRecord, ...]) -> Mapping[str, tuple[Group
                 path.insert(0, composites[path[0].parent])
             paths[leaf.name] = tuple(path)
     return paths
+
+
+def incomplete_groups(
+    groups: tuple[GroupRecord, ...],
+    counts: Mapping[str, int],
+    running: Collection[str] = (),
+    *,
+    started: bool = False,
+) -> Mapping[str, GroupRecord]:
+    """Return by leaf the uppermost group on its path whose minimum is not met; leaves without one are left out.
+
+    Args:
+        counts: Leaf name -> pods that count for a minimum.
+        running: Leaves of which members run: the groups above them count as started, and are completed (C.6).
+        started: Whether the root counts as started in any case.
+    """
+    paths = paths_to_leaves(groups)
+    complete = {(g.kind, g.name) for leaf in running for g in paths.get(leaf, ())}
+    if started:
+        complete |= {(g.kind, g.name) for g in groups[:1]}
+    complete |= {
+        (g.kind, g.name)
+        for g in groups
+        if (g.kind, g.name) not in complete and not missing(groups, counts, g)
+    }
+    short = {}
+    for leaf, path in paths.items():
+        group = next((g for g in path if (g.kind, g.name) not in complete), None)
+        if group is not None:
+            short[leaf] = group
+    return short
 
 
 # Beyond so many remembered nodes, and twice those with reservations, the others are forgotten

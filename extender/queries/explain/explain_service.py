@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
 from extender.core.admit.gang_sentences import WishLine, anew_text, group_lines
 from extender.core.admit.interpod_rules import ExclusiveDomains
 from extender.core.admit.plan_request import is_candidate, lacking_texts
-from extender.core.admit.readmission_backoff import WaitReason
 from extender.core.admit.tree_warnings import NodeLabels, collect_warnings
-from extender.core.holds.hold_planning import HELD, HELD_FOR_MOVES, HoldRefusal, hold_progress_text
+from extender.core.holds.hold_planning import HELD, HELD_FOR_MOVES, hold_progress_text
 from extender.core.log.gang_phase import HOLDS_CAPACITY
 from extender.core.log.reservation_state import (
     GangState,
@@ -38,6 +37,7 @@ from extender.core.planner.plan_types import SEARCH_BUDGET
 from extender.core.preempt.disruption_units import checkpoint_warnings
 from extender.core.workloads.kind_table import kind_of_pod
 from extender.core.workloads.workload_object import OFF, OTHER_SCHEDULERS, TREE_LABEL
+from extender.ports.live_progress import LiveProgress
 from extender.ports.log_ports import Clock, StateSource
 from extender.queries.explain.explanation import BetterPlacement, Check, Explanation, Outcome
 from extender.queries.explain.name_lookup import (
@@ -90,20 +90,6 @@ WARNINGS_MAX = 3  # of one tree
 NODES_MAX = 5  # rejected nodes that are named
 
 
-class LiveProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """What the leader has in memory and the log does not have."""
-
-    # why trees are not planned now, by the UID of the root, in three parts
-    waits: tuple[Mapping[GangUid, WaitReason], ...] = ()
-    at_bind: Collection[PodUid] = ()  # the members that wait at the bind barrier
-    unheld: Mapping[GangUid, HoldRefusal] = {}  # why no capacity is held for trees
-    # what was tried in vain for lost members of running gangs, as sentences
-    lost_in_vain: Mapping[GangUid, tuple[str, ...]] = {}
-    # when the pause of trees ends: until they are planned again, and until victims are searched for them again
-    planned_again_us: Mapping[GangUid, int] = {}
-    victims_again_us: Mapping[GangUid, int] = {}
-
-
 @dataclass(frozen=True, slots=True)
 class ExplainService:
     """Answers questions about one object as the cluster and the log are now."""
@@ -116,6 +102,8 @@ class ExplainService:
     node_groups: tuple[NodeGroup, ...] = ()  # of the cluster autoscaler; empty: not known
     budget: int = SEARCH_BUDGET  # search nodes that one of these queries may cost
     live: Callable[[], LiveProgress] = LiveProgress
+    # the members that wait at the bind barrier
+    at_bind: Callable[[], Collection[PodUid]] = frozenset
     workloads: IdentityMemo[Mapping[RootKey, RootWorkload]] = field(default_factory=IdentityMemo)
     labels: IdentityMemo[NodeLabels] = field(default_factory=IdentityMemo)
 
@@ -145,7 +133,8 @@ class _Now(ObjectReader):
     def __init__(self, service: ExplainService, readers: Visibility) -> None:
         self.state = service.state.committed
         self._view = service.cluster.view()
-        self._live = service.live()
+        self._live = copy.copy(service.live())  # as it is now, also after waits for the planner
+        self._at_bind = service.at_bind()
         self._service = service
         self._readers = readers
         self._pace = Yielder()
@@ -228,10 +217,11 @@ class _Now(ObjectReader):
         made_for = workloads.get(RootKey(root.key.path, root.key.kind))
         before = status_before_the_log(made_for)
         status = gang_status(gang, made_for) if gang is not None else before
-        at_bind = live.at_bind
+        at_bind = self._at_bind
         finding = gang_finding(view, state, tree, status, at_bind)
         conflict: tuple[str, ...] = ()
-        turn = next((waits[root.uid] for waits in live.waits if root.uid in waits), None)
+        turns = (live.paused, live.limited, live.searches)
+        turn = next((waits[root.uid] for waits in turns if root.uid in waits), None)
         if finding.plan_needed and turn is not None:
             finding = turn_finding(who, turn, gang, status)
         elif finding.plan_needed:

@@ -72,12 +72,12 @@ class _Call:
 class Appender:
     """The queue and its writer task; see the module."""
 
-    def __init__(self, url: str, limits: Limits) -> None:
+    def __init__(self, url: str, limits: Limits, name: str) -> None:
         self._limits = limits
         self.connection = ConnectionPool(
             url,
             lambda connection: connection.execute(ENSURE_DURABLE),
-            name="append",
+            name=name,
             single=True,
             # Otherwise the server plans every call again, because it prefers custom plans for short arrays.
             settings={"plan_cache_mode": "force_generic_plan"},

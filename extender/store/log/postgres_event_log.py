@@ -64,6 +64,9 @@ FROM gx.lease WHERE id = 1 AND epoch > 0
 """
 TIME = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 AT = "SELECT event_id::text, hash, at_us FROM gx.event WHERE position = $1"
+RENEWAL_LIMITS = Limits(  # an append in flight makes a renewal wait
+    connect_timeout_s=2.0, command_timeout_s=2.0
+)
 REPLICA = "replica "  # in the name of a connection, before the identity of a replica; a name has at most 63 bytes
 USAGE = """
 SELECT pg_database_size(current_database()) AS bytes,
@@ -87,6 +90,7 @@ class PostgresEventLog:
             must be a session.
         page_events: Events per page of `read` and `follow`.
         replica: Identity of the replica that this process is, for `usage`; empty: it is none.
+        writer: In the name of the connection that appends and renews the lease.
     """
 
     def __init__(
@@ -96,11 +100,12 @@ class PostgresEventLog:
         limits: Limits | None = None,
         page_events: int = PAGE_EVENTS,
         replica: str = "",
+        writer: str = "append",
     ) -> None:
         self._url = url
         limits = limits or Limits()
         self._page_events = page_events
-        self._appender = Appender(url, limits)
+        self._appender = Appender(url, limits, writer)
         self._connection = ConnectionPool(  # for small queries
             url,
             use_raw_json,
@@ -148,6 +153,11 @@ class PostgresEventLog:
                 timeline=row["granted_timeline"],
             )
         raise StoreUnavailable("taking the lease: another session keeps its row locked")
+
+    async def open(self) -> None:
+        """See `LeaseRenewal.open`."""
+        async with self._appender.connection.use("connecting to renew the lease"):
+            pass
 
     async def renew(self, grant: LeaseGrant) -> None:
         """See `EventLog.renew`."""
@@ -287,32 +297,6 @@ def _head(position: int | None, chain: bytes, at_us: int) -> LogHead:
     return LogHead(position=Position(position), chain=chain, at_us=at_us) if position else LogHead()
 
 
-RENEWAL_TIMEOUT_S = 2.0  # of the connection and of a renewal: an append in flight makes it wait
-
-
-class PostgresLeaseRenewal:
-    """The `LeaseRenewal` port on PostgreSQL; all calls from one event loop."""
-
-    def __init__(self, url: str) -> None:
-        """Prepare; `open` connects."""
-        self._connection = ConnectionPool(
-            url,
-            name="lease",
-            single=True,
-            connect_timeout_s=RENEWAL_TIMEOUT_S,
-            command_timeout_s=RENEWAL_TIMEOUT_S,
-        )
-
-    async def open(self) -> None:
-        """See `LeaseRenewal.open`."""
-        async with self._connection.use("connecting to renew the lease"):
-            pass
-
-    async def renew(self, grant: LeaseGrant) -> None:
-        """See `LeaseRenewal.renew`."""
-        async with self._connection.use("renewing the lease") as connection:
-            await connection.execute(RENEW, grant.epoch, grant.lease)
-
-    async def close(self) -> None:
-        """See `LeaseRenewal.close`."""
-        await self._connection.close()
+def lease_renewal(url: str) -> PostgresEventLog:
+    """Return the `LeaseRenewal` port on PostgreSQL: a log of which only the lease is renewed, on a connection of its own."""
+    return PostgresEventLog(url, limits=RENEWAL_LIMITS, writer="lease")

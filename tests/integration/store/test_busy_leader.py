@@ -26,7 +26,7 @@ from extender.control.log.leader import Leader
 from extender.control.log.leader_role import LeaseIdentity
 from extender.control.monitors.event_loop_monitor import EventLoopMonitor
 from extender.runtime.system_clock import SystemClock
-from extender.store.log.postgres_event_log import PostgresLeaseRenewal
+from extender.store.log.postgres_event_log import lease_renewal
 from extender.store.log.postgres_event_log import PostgresEventLog
 from extender.core.log.events import GangRemoved, NewEvent
 from extender.core.model.errors import NotLeading, StoreUnavailable
@@ -49,7 +49,7 @@ async def main(url, ttl_ms, how, stall_max_ms):
     leader = Leader(PostgresEventLog(url), FakeSnapshots(FakeDatabase()), clock, identity)
     leader.history.anchor = NoAnchor()
     monitor = EventLoopMonitor(
-        leader, lambda: PostgresLeaseRenewal(url), clock, ttl_ms, stall_max_ms=stall_max_ms
+        leader, lambda: lease_renewal(url), clock, ttl_ms, stall_max_ms=stall_max_ms
     )
     tasks = [asyncio.create_task(leader.run()), asyncio.create_task(monitor.run())]
     while not leader.may_record():

@@ -35,6 +35,7 @@ from extender.core.log.events import (
     PreemptionPlanned,
     RecordedEvent,
     ReservationReleased,
+    VictimGone,
 )
 from extender.core.model.ids import GroupKey, NodeName, PodUid
 from extender.core.model.pods import Pod
@@ -53,6 +54,7 @@ WITHIN_S: Final = 60.0  # without trouble, what is due has happened
 # ... and sooner what begins like this
 SOONER_S: Final = {
     "reservation ": 10.0, "unbound ": 25.0, "gate ": 10.0, "victim ": 15.0, "view ": 25.0, "behind ": 15.0, "call ": 10.0, "unused ": 10.0, "verdict ": 40.0,
+    "refused victim ": 35.0,  # a deletion that failed is tried again after 2 to 30 s, and time goes on in steps
     "hold ": 15.0, "replacement ": 15.0, "overcommitted ": 20.0, "leader ": 40.0,
 }  # fmt: skip
 RECENT_S: Final = 30.0
@@ -89,6 +91,11 @@ class Ledger:
         self.assigned: dict[tuple[str, str], Place] = {}  # ever, by UID and node
         self.released: dict[str, str] = {}  # the last reason, by UID
         self.claimed: dict[str, list[Place]] = {}  # of preemptions, by UID of the preemptor
+        self.leaving: dict[
+            str, dict[str, str]
+        ] = {}  # the same: victims that are not gone, by UID, and their units
+        # of preemptions that were taken over: the rest, which stays until their victims are gone
+        self.claim_rests: dict[str, list[Place]] = {}
         self.held: dict[str, list[Place]] = {}  # of capacity holds, by UID of the root
         self.hold_until_us: dict[str, int] = {}
         self.replaced: dict[str, tuple[Place, int]] = {}  # replacement holds and their ends
@@ -133,6 +140,7 @@ class Ledger:
             case GangRemoved():
                 self.reserved = {u: p for u, p in self.reserved.items() if p.gang != gang}
                 self.replaced = {u: r for u, r in self.replaced.items() if r[0].gang != gang}
+                self.claim_rests.pop(gang, None)
                 self.observed.discard(gang)
                 self.scheduled.discard(gang)
             case GangUnschedulable():
@@ -147,6 +155,10 @@ class Ledger:
                     Place(a.node, data.shapes[a.shape].get(GPU, 0), gang, a.pod)
                     for a in data.assignments
                 ]
+                self.claim_rests.pop(gang, None)
+                self.leaving[gang] = {
+                    p.uid: f"{unit.kind}/{unit.path}" for unit in data.victims for p in unit.pods
+                }
                 for unit in data.victims:
                     for pod in unit.pods:
                         self.victims[pod.uid] = (unit.priority, data.priority, event.gang, gang)
@@ -154,7 +166,19 @@ class Ledger:
                     for pod in tree.pods:
                         self.reserved.pop(pod.uid, None)
             case PreemptionCompleted() | PreemptionCancelled():
-                self.claimed.pop(gang, None)
+                claimed = self.claimed.pop(gang, [])
+                if isinstance(data, PreemptionCancelled) and data.reason == "taken-over":
+                    in_progress = data.units_in_progress
+                    left = {u: v for u, v in self.leaving[gang].items() if v in in_progress}
+                    self.leaving[gang] = left
+                    if left and gang in self.observed:  # not of a lone pod
+                        lost = data.taken_over_nodes
+                        self.claim_rests[gang] = [p for p in claimed if p.node not in lost]
+            case VictimGone():
+                left = self.leaving.get(gang, {})
+                left.pop(data.uid, None)
+                if not left:
+                    self.claim_rests.pop(gang, None)
             case CapacityHeld():
                 self.held[gang] = [
                     Place(a.node, data.shapes[a.shape].get(GPU, 0), gang, a.pod)
@@ -192,6 +216,7 @@ class Truth:
         self.violation: tuple[str, str] | None = None
         self._calls: dict[str, list[BindCallOf]] = defaultdict(list)  # by UID of the pod
         self._failed: dict[str, float] = {}  # when a Binding failed that may be tried again
+        self._refused_victims: set[str] = set()  # of which a request to evict has failed
         self._sent_s: dict[str, float] = {}  # when a Binding was sent last
         self._opened: dict[
             str, list[BindCallOf]
@@ -537,8 +562,7 @@ class Truth:
         """Judge a write of a process as it is sent."""
         database, grant = self.run.database.shared, cluster.grant()
         holder = cluster.process.name.partition(".")[0]
-        lately_s = self.run.loop.time() - self._restored_s
-        if grant is not None and database.holder != holder and lately_s > WITHIN_S:
+        if grant is not None and database.holder != holder and not self._restored_lately():
             self.violate("a write without the lease", f"{verb} of {cluster.process.name}, while {database.holder} leads")  # fmt: skip
         pod = self.run.model.stored().pods.get(PodUid(uid))
         if verb == "bind" and pod is not None and pod.group is not None and pod.node is None:
@@ -558,6 +582,8 @@ class Truth:
         """Note a write that failed."""
         if verb == "bind":
             self._failed[uid] = self.run.loop.time()
+        elif verb in {"mark", "evict"}:
+            self._refused_victims.add(uid)
         self.run.moment(f"{verb} fails", {uid})
 
     def _judge_minimum(self, pod: Pod) -> None:
@@ -711,6 +737,7 @@ class Truth:
                 or not leader.leads()
                 or leader.appends.in_flight
                 or self._lost_until
+                or self._is_outdated(replica)
             ):
                 continue
             state = leader.committed
@@ -728,6 +755,21 @@ class Truth:
             on_nodes = {c.uid for claims in state.claims_on.values() for c in claims.values() if c.kind == "reservation"}  # fmt: skip
             if on_nodes != set(memory):
                 self.violate("a claim without an owner", str(sorted(on_nodes ^ set(memory))[:3]))
+
+    def _is_outdated(self, replica: Replica) -> bool:
+        """Return whether a replica leads by a lease that the older copy of the database, in place of the newer, does not have.
+
+        It learns that at its next renewal; without an answer its lease runs out.
+        """
+        lease = replica.leader.lease
+        if lease.grant is None or lease.grant.lease == self.run.database.shared.lease:
+            return False
+        return self._restored_lately() or (math.isfinite(self._restored_s) and not lease.holds())
+
+    def _restored_lately(self) -> bool:
+        """Return whether a lease of before the last older copy of the database may still count at its holder."""
+        lately_s = self.run.loop.time() - self._restored_s
+        return lately_s * 1000 <= self.run.database.shared.ttl_ms
 
     def _due_of_claims(self, due: dict[str, tuple[str, str]]) -> None:
         stored = self.run.model.stored()
@@ -759,7 +801,8 @@ class Truth:
         for uid, (_, _, preemptor, gang) in self.ledger.victims.items():
             pod = stored.pods.get(PodUid(uid))
             if gang in self.ledger.claimed and pod is not None and not pod.deleting:
-                due[f"victim {uid}"] = ("a victim is not evicted", f"{pod.path} for {preemptor}")
+                text = "refused victim" if uid in self._refused_victims else "victim"
+                due[f"{text} {uid}"] = ("a victim is not evicted", f"{pod.path} for {preemptor}")
         for name, node in stored.nodes.items():
             promised = sum(p.gpus for u, p in self.ledger.reserved.items() if p.node == name and _unbound(stored, u))  # fmt: skip
             used = self._used(name)
@@ -835,8 +878,8 @@ class Truth:
             if not node.unschedulable
         }
         kept = [p for u, p in ledger.reserved.items() if _unbound(stored, u)]
-        kept += [p for places in ledger.claimed.values() for p in places]
-        kept += [p for places in ledger.held.values() for p in places]
+        for table in (ledger.claimed, ledger.claim_rests, ledger.held):
+            kept += [p for places in table.values() for p in places]
         kept += [p for p, until_us in ledger.replaced.values() if until_us > now_us]
         for place in kept:
             if place.gang != root and place.node in free:

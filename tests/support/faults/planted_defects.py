@@ -31,6 +31,10 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
         "control.binding.bind_barrier", "BindBarriers._close_unless_started",
         "barrier.opened = False", "pass",
     ),
+    "a refused pod is not woken when a claim ends": (
+        "control.actuators.nominator", "PodWaker.sync",
+        "self._queue.add(pod.uid)", "pass",
+    ),
     "a reservation is not released when its pod is gone": (
         "core.reconcile.cluster_reconciliation", "_unusable",
         "if pod is None:\n            return", "if pod is None:\n            return None\n            return",
@@ -41,7 +45,7 @@ DEFECTS: Final[dict[str, tuple[str, str, str, str]]] = {
     ),
     "unused reservations never expire": (
         "core.reconcile.cluster_reconciliation", "_released",
-        "if root.uid in now.expired and not started:", "if False:",
+        "if root.uid in now.expired and not bound_here:", "if False:",
     ),
     "a tree whose group was deleted keeps its reservations": (
         "core.reconcile.cluster_reconciliation", "_released",

@@ -645,6 +645,8 @@ class Run:
         return self._dies(replica, fault.target % 301, fault.lasts_s)
 
     def _dies(self, replica: Replica, callbacks: int, lasts_s: float) -> str:
+        if replica.process.dies_after >= 0:
+            return f"{replica.name} dies already"  # and is replaced once
         self.trouble(self.loop.time(), TTL_MS / 1000 + 5.0)
         replica.process.dies_after = callbacks
         self.spawn(None, self._replace(replica, lasts_s), "replacement")

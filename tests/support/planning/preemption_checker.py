@@ -43,7 +43,10 @@ def roomier(request: PlanRequest, pods: list[PlanVictim]) -> PlanRequest:
     shapes = request.evictable.shapes
     nodes = []
     source = request.evictable
-    every = [p for u in source.units for p in u.pods] + list(source.going)
+    gone = {p.uid for p in pods}
+    held = [p for d in source.dependents or () for p in d.pods]
+    pods = pods + [p for d in source.dependents or () if {*d.after} <= gone for p in d.pods]
+    every = [p for u in source.units for p in u.pods] + list(source.going) + held
     stay = [p for p in every if p.uid not in {q.uid for q in pods}]
     for node in request.nodes:
         mine = [shapes[p.shape] for p in pods if p.node == node.name]
@@ -130,7 +133,9 @@ def faults(request: PlanRequest, made: Preemption, *, extras: bool = False) -> l
         claims = {c for p in unit.pods for c in source.shapes[p.shape].exclusive_claims}
         domains = {uid for d in source.domains or () for uid in d.pods}
         barring = any(p.rules or p.uid in domains for p in unit.pods)
-        if not used & {p.node for p in unit.pods} and not claims & taken and not barring:
+        own = {p.uid for p in unit.pods}
+        after = [p for d in source.dependents or () if own & {*d.after} for p in d.pods]
+        if not used & {p.node for p in (*unit.pods, *after)} and not claims & taken and not barring:
             bad.append(f"{unit.name} goes, but none of its nodes is used")
         staying = roomier(request, [p for p in gone if p not in unit.pods])
         doubted = in_doubt(request, unit, need)

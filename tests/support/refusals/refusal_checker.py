@@ -5,8 +5,9 @@ Imports nothing of the planner but its types. `faults` returns texts; a good ref
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 from msgspec import UNSET
@@ -179,16 +180,17 @@ def _with_added(request: PlanRequest, added: tuple[AddedNodes, ...]) -> tuple[Pl
     by_name = {node.name: node for node in request.nodes}
     own = _own_labels(request)
     return request.nodes + tuple(
-        copy(by_name[one.like], number, own | {*one.own_labels})
+        copy(by_name[one.like], number, own | {*one.own_labels}, {*one.common_labels})
         for one in added
         for number in range(one.count)
     )
 
 
-def copy(node: PlanNode, number: int, own: set[str]) -> PlanNode:
-    """Return an empty node like another one."""
+def copy(node: PlanNode, number: int, own: set[str], common: Collection[str] = ()) -> PlanNode:
+    """Return an empty node like another one, of some keys in a domain of its own, of some in one with all other new nodes."""
     name = f"{node.name}+{number}"
     labels = {k: f"{name}/{k}" if k in own else v for k, v in node.labels.items()}
+    labels |= {k: f"new {k}" for k in common if k in labels}
     return PlanNode(
         name=NodeName(name),
         labels=labels,
@@ -257,6 +259,9 @@ def _own_labels(request: PlanRequest) -> set[str]:
     asked = {key for group in walk(request.root) for key in domain_keys(group)}
     asked |= {domains.key for domains in request.closed or ()}
     asked |= {key for rule in request.rules if rule.kind == "near" for key in rule.keys}
+    for shape in request.shapes:
+        asked |= {key for key, _ in shape.node_selector}
+        asked |= {label.key for s in shape.selectors for term in s.terms for label in term.labels}
     keys = {key for node in request.nodes for key in node.labels}
     own = set()
     for key in keys:
@@ -280,15 +285,32 @@ def _unnamed_nodes(request: PlanRequest, refusal: Refusal) -> Iterator[str]:
     steady = not any(rule.kind != "apart" for rule in request.rules)
     most = min(waiting, needed) if steady else waiting
     for number in [most] if steady else range(1, most + 1):
-        for like in _models(request.nodes):
-            added = (AddedNodes(like=like.name, count=number, own_labels=()),)
+        for like, new in itertools.product(_models(request.nodes), ((), *_new_domains(request))):
+            added = (AddedNodes(like=like.name, count=number, own_labels=(), common_labels=new),)
             if fits(replace(request, nodes=_with_added(request, added))):
-                yield f"{number} more nodes like {like.name} would do"
+                yield f"{number} more nodes like {like.name} would do, in one new domain of {new}"
                 return
     if steady:
         every = (AddedNodes(like=like.name, count=most, own_labels=()) for like in _models(request.nodes))  # fmt: skip
         if fits(replace(request, nodes=_with_added(request, tuple(every)))):
             yield f"{most} more nodes like each node would do"
+
+
+def _new_domains(request: PlanRequest) -> Iterator[tuple[str, ...]]:
+    """Yield a key whose domains may be closed, with the keys of constraints below it of which its domains have different values."""
+    groups = list(walk(request.root))
+    closed = {domains.key for domains in request.closed or ()}
+    closed |= {group.exclusive.key for group in groups if group.exclusive}
+    closed |= {key for rule in request.rules for key in rule.keys}
+    names = {k for n in request.nodes for k in n.labels if all(other.labels.get(k, other.name) == other.name for other in request.nodes)}  # fmt: skip
+    for key in sorted(closed - names):
+        below = {k for g in groups for k in g.topology if k != key} - names
+        pairs = {(n.labels.get(k), n.labels.get(key), k) for n in request.nodes for k in below}
+        outer = Counter((value, k) for value, _, k in pairs if value is not None)
+        nested = {k for k in below if all(n == 1 for (_, of), n in outer.items() if of == k)}
+        yield (key,)
+        if nested:
+            yield tuple(sorted({key, *nested}))
 
 
 def _models(nodes: tuple[PlanNode, ...]) -> list[PlanNode]:

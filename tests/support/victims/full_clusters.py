@@ -12,6 +12,7 @@ from extender.core.model.pods import PodShape
 from extender.core.planner.plan_types import (
     Evictable,
     PlanBudget,
+    PlanDependent,
     PlanGang,
     PlanGroup,
     PlanMember,
@@ -89,6 +90,20 @@ class _Filling:
             )
         )
 
+    def reserve(self, most: int) -> tuple[PlanDependent, ...]:
+        """Return reservations that go with a unit, or with all running pods of a gang, and not alone."""
+        groups = [[u] for u in self.units if u.kind == "group"]
+        for leaf in range(len(self.gangs)):
+            groups.append([u for u in self.units if u.pods[0].gang == leaf])
+        made = []
+        for units in groups if most else ():
+            pods = [self._pod("reservation", -1) for _ in range(self.draw(st.integers(0, most)))]
+            if units and any(pods):
+                after = tuple(sorted(pod.uid for unit in units for pod in unit.pods))
+                pods = tuple(sorted(filter(None, pods), key=lambda pod: pod.pod))
+                made.append(PlanDependent(pods=pods, after=after))
+        return tuple(sorted(made, key=lambda dependent: dependent.pods[0].pod))
+
     def _pod(self, kind: str, gang: int) -> PlanVictim | None:
         size = self.draw(st.sampled_from(SIZES))
         able = [node for node, free in enumerate(self.free) if free >= size]
@@ -112,13 +127,15 @@ class _Filling:
 
 
 @st.composite
-def full_clusters(draw, most_units: int = 7) -> PlanRequest:
-    """Make a request that mostly needs evictions."""
+def full_clusters(draw, most_units: int = 7, reserved: int = 0) -> PlanRequest:
+    """Make a request that mostly needs evictions; `reserved`: reservations of a victim at most that go with it, and not alone."""
     count = draw(st.integers(1, 4))
     filling = _Filling(draw, count)
     capacity = list(filling.free)
     filling.fill(most_units)
-    taken: Counter = Counter(pod.node for unit in filling.units for pod in unit.pods)
+    dependents = filling.reserve(reserved)
+    everyone = [pod for unit in (*filling.units, *dependents) for pod in unit.pods]
+    taken: Counter = Counter(pod.node for pod in everyone)
     nodes = tuple(
         PlanNode(
             name=NodeName(f"n{i}"),
@@ -140,6 +157,7 @@ def full_clusters(draw, most_units: int = 7) -> PlanRequest:
             shapes=shapes,
             gangs=tuple(filling.gangs),
             budgets=filling.budgets,
+            dependents=dependents or UNSET,
             now_min=draw(st.sampled_from([UNSET, 2, 5])),
         ),
     )

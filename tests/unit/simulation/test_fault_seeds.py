@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from tests.support.faults.cases import Case, case_of
+from tests.support.faults.cases import Case, Fault, case_of
 from tests.support.faults.planted_defects import DEFECTS, planted
 from tests.support.faults.run import Result, run_case
 from tests.support.faults.shrink import LINES, shrunk, story
@@ -40,6 +40,11 @@ def test_what_must_hold_holds_with_the_faults_of_a_seed(seed):
         pytest.param(108, 30.0, id="extended anew while a Binding is tried again"),
         pytest.param(197, 262.0, id="extended anew, in the second burst"),
         pytest.param(155, 30.0, id="a started gang is a victim with its reservations"),
+        pytest.param(254, 60.0, id="a leader whose lease an older copy of the database lacks"),
+        pytest.param(321, 80.0, id="the same, in the middle of a preemption"),
+        pytest.param(3002, 61.0, id="a nominated member terminates for 40 s"),
+        pytest.param(2033, 110.0, id="a child group that lost half of its reservations"),
+        pytest.param(3050, 150.0, id="a pod that was refused for a replacement hold"),
     ],
 )
 def test_a_seed_that_failed_once_holds(seed, until_s):
@@ -99,6 +104,15 @@ def test_the_quiet_that_is_left_out_counts_in_the_time_of_the_case():
     result = run_case(empty)
     assert result.case_s == pytest.approx(262.0, abs=0.01)
     assert result.at_s < 150.0
+
+
+def test_a_process_that_is_killed_twice_is_replaced_once():
+    """Two replicas of one name would take the lease from each other for ever."""
+    deaths = [Fault(at_s=5.0, kind="process_dies", target=300, lasts_s=s) for s in (1.0, 3.0)]
+    whole = msgspec.structs.replace(case_of(197), replicas=1, arrivals=(), until_s=30.0)
+    result = run_case(msgspec.structs.replace(whole, faults=tuple(deaths)))
+    assert (result.violated, result.detail) == ("", "")
+    assert sum("starts again" in line for line in result.story) == 1
 
 
 @pytest.mark.full

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Generator, Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from extender.core.model.ids import NodeName
 from extender.core.model.nodes import Taint
@@ -142,7 +143,9 @@ class Encoder:
 
 
 def _bare(source: Evictable) -> Evictable:
-    return msgspec.structs.replace(source, units=(), shapes=(), gangs=(), budgets=(), going=())
+    return msgspec.structs.replace(
+        source, units=(), shapes=(), gangs=(), budgets=(), going=(), dependents=UNSET
+    )
 
 
 def _sha256(piece: bytes) -> bytes:

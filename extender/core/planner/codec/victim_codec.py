@@ -14,12 +14,14 @@ from itertools import groupby
 from typing import TypeAlias, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import PodShape
 from extender.core.planner.plan_types import (
     Evictable,
     PlanBudget,
+    PlanDependent,
     PlanGang,
     PlanUnit,
     PlanVictim,
@@ -95,6 +97,13 @@ class TerminatingTable(msgspec.Struct, frozen=True, array_like=True, tag="termin
     rows: tuple[VictimRow, ...]
 
 
+class DependentTable(msgspec.Struct, frozen=True, array_like=True, tag="dependents"):
+    """Reservations that go with the eviction of units, each with the pods after whose eviction it does."""
+
+    shapes: tuple[PodShape, ...]
+    rows: tuple[tuple[tuple[VictimRow, ...], tuple[PodUid, ...]], ...]
+
+
 class GangTable(msgspec.Struct, frozen=True, array_like=True, tag="gangs"):
     """Whole trees; `parent` is the distance to the row of the parent above, 0 for a root."""
 
@@ -107,7 +116,7 @@ class BudgetTable(msgspec.Struct, frozen=True, array_like=True, tag="budgets"):
     rows: tuple[PlanBudget, ...]
 
 
-Part: TypeAlias = UnitTable | TerminatingTable | GangTable | BudgetTable
+Part: TypeAlias = UnitTable | TerminatingTable | DependentTable | GangTable | BudgetTable
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _DECODER: msgspec.json.Decoder[Part] = msgspec.json.Decoder(Part)
@@ -131,15 +140,19 @@ def to_parts(source: Evictable) -> Iterator[bytes]:
             yield writer.units(several)
     for going in cut(source.going, lambda pod: pod.pod):
         yield writer.going(going)
+    for dependents in cut(source.dependents or (), lambda each: each.pods[0].pod):
+        yield writer.dependents(dependents)
 
 
 def _check_order(source: Evictable) -> None:
     names = [(unit.kind, unit.name, unit.uid) for unit in source.units]
     lists = [[pod.pod for pod in unit.pods] for unit in source.units]
     lists.append([pod.pod for pod in source.going])
+    lists += [[pod.pod for pod in each.pods] for each in source.dependents or ()]
+    lists.append([each.pods[0].pod for each in source.dependents or ()])
     if names != sorted(set(names)) or any(pods != sorted(pods) for pods in lists):
         raise ValueError("units must be sorted by kind, name and UID, each once, and pods by name")
-    if not all(lists[:-1]):
+    if not all(unit.pods for unit in source.units):
         raise ValueError("a unit without pods cannot be evicted")
 
 
@@ -184,6 +197,14 @@ class _Writer:
         rows = tuple(self._row(pod, shapes) for pod in pods)
         return _ENCODER.encode(TerminatingTable(self._table(shapes), rows))
 
+    def dependents(self, dependents: Sequence[PlanDependent]) -> bytes:
+        shapes: dict[int, int] = {}
+        rows = tuple(
+            (tuple([self._row(pod, shapes) for pod in each.pods]), each.after)
+            for each in dependents
+        )
+        return _ENCODER.encode(DependentTable(self._table(shapes), rows))
+
     def _row(self, pod: PlanVictim, shapes: dict[int, int]) -> VictimRow:
         return VictimRow(
             pod.pod,
@@ -215,6 +236,7 @@ def from_parts(head: Evictable, parts: Iterable[bytes]) -> Evictable:
     reader = _Reader()
     pieces: list[tuple[UnitRow, tuple[PodShape, ...]]] = []
     going: list[TerminatingTable] = []
+    dependents: list[DependentTable] = []
     for part in map(_DECODER.decode, parts):
         match part:
             case BudgetTable():
@@ -225,6 +247,8 @@ def from_parts(head: Evictable, parts: Iterable[bytes]) -> Evictable:
                 pieces += ((row, part.shapes) for row in part.rows)
             case TerminatingTable():
                 going.append(part)
+            case DependentTable():
+                dependents.append(part)
     reader.number()
     pieces.sort(key=_unit_of)  # stable: rows of one unit keep their order
     units = tuple(reader.unit(list(rows)) for _, rows in groupby(pieces, key=_unit_of))
@@ -232,6 +256,14 @@ def from_parts(head: Evictable, parts: Iterable[bytes]) -> Evictable:
         head,
         units=units,
         going=tuple(reader.victim(row, part.shapes) for part in going for row in part.rows),
+        dependents=tuple(
+            PlanDependent(
+                pods=tuple([reader.victim(row, part.shapes) for row in rows]), after=after
+            )
+            for part in dependents
+            for rows, after in part.rows
+        )
+        or UNSET,
         shapes=tuple(reader.shapes),
         gangs=tuple(reader.gangs),
         budgets=tuple(reader.budgets),

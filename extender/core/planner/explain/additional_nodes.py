@@ -14,10 +14,11 @@ from msgspec import UnsetType
 from extender.core.model.ids import NodeName
 from extender.core.planner.explain.refusal_causes import failing, held_in, placeable
 from extender.core.planner.model.node_table import Ints, NodeTable, may_run
-from extender.core.planner.model.problem import CompiledGroup, open_nodes
+from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, open_nodes
 from extender.core.planner.plan_types import (
     AddedNodes,
     ConflictKind,
+    PlanExclusive,
     PlanNode,
     PlanRequest,
     Relaxation,
@@ -42,7 +43,8 @@ def more_nodes(
 
     No smaller number of one kind is enough, as far as the search goes.
 
-    Where rules between pods or exclusive groups count domains, nodes in the domains that there are and in new ones are compared. Nodes for one leaf in one domain are tried first, then for several leaves together, then nodes of every kind.
+    Where rules between pods or exclusive groups count domains, nodes in the domains that there are, each in a new one and all in one new
+    domain are compared. Nodes for one leaf in one domain are tried first, then for several leaves together, then nodes of every kind.
 
     Args:
         kinds: Those of the requirements that conflict.
@@ -53,9 +55,25 @@ def more_nodes(
     least: tuple[int, Relaxation] | None = None
     keys = {key for rule in request.rules for key in rule.keys}
     keys |= {group.exclusive for group in solved.problem.groups if group.exclusive}
-    others = (k for k in sorted(keys) if not _is_name(solved.problem.node_table, k))
-    for flipped in ("", *others):
-        search = _NodeSearch(solved, request, fits_with, flipped)
+    keys |= {domains.key for domains in _closed(request)}
+    others = [k for k in sorted(keys) if not _is_name(solved.problem.node_table, k)]
+    table, asked = solved.problem.node_table, _asked_keys(solved.problem)
+    near = tuple(key for rule in request.rules if rule.kind == "near" for key in rule.keys)
+    narrower = {k: _narrower(table, asked, k) for k in others}
+    # pods that must be in one domain need all new nodes there; elsewhere each may have its own
+    shared = [k for k in others if not _narrower(table, asked + near, k).isdisjoint(asked + near)]
+    # that each domain of a key is in one of another key may be chance, where it has no more domains than that
+    count = {k: len(table.label(k)[1]) for k in {*others, *asked}}
+    alone = [k for k in others if any(count[n] <= count[k] for n in narrower[k] - {k})]
+    forms = [
+        _Domains(),
+        *(_Domains(flipped=k, own=narrower[k]) for k in others),
+        *(_Domains(common=narrower[k]) for k in shared),
+        *(_Domains(flipped=k) for k in alone),
+        *(_Domains(common=frozenset({k})) for k in alone if k in shared),
+    ]
+    for domains in forms:
+        search = _NodeSearch(solved, request, fits_with, domains)
         counts = search.for_shortfalls() or search.of_any_kind()
         number = sum(counts.values())
         if counts and (least is None or number < least[0]):
@@ -65,30 +83,53 @@ def more_nodes(
     return [least[1]] if least is not None else []
 
 
+class _Domains(msgspec.Struct, frozen=True):
+    """The domains of new nodes, where they are other ones than usual.
+
+    Attributes:
+        flipped: A key of which the new nodes have a domain of their own, or not, against what is usual; empty: none.
+        own: Keys of which each has a domain of its own, if it has one of `flipped`.
+        common: Keys of which all new nodes are in one new domain.
+    """
+
+    flipped: str = ""
+    own: frozenset[str] = frozenset()
+    common: frozenset[str] = frozenset()
+
+
 class _NodeSearch:
     """The search for the fewest more nodes, which are in the domains of those that they are like, or in new ones."""
 
     def __init__(
-        self, solved: Solved, request: PlanRequest, fits_with: FitsWith, flipped: str
+        self, solved: Solved, request: PlanRequest, fits_with: FitsWith, domains: _Domains
     ) -> None:
-        """Begin; `flipped`: a key of which the new nodes have a domain of their own, or not, against what is usual; empty: none."""
         self.solved = solved
         self.problem = solved.problem
         self.node_table = solved.problem.node_table
         self.request = request
-        self.asked = tuple(dict.fromkeys(k for g in self.problem.groups for k in g.level.keys))
-        deciding = _deciding_keys(request)
-        self.keys = deciding.union(self.asked)
-        closed = () if isinstance(request.closed, UnsetType) else request.closed
-        asked = frozenset(self.asked).union(domains.key for domains in closed)
-        self.own = _own_keys(self.node_table, asked, deciding)
-        if flipped:
+        self.asked = _asked_keys(self.problem)
+        selected, counted = _selected_keys(request), _counted_keys(request)
+        closed = _closed(request)
+        # a new node has the value that a selector asks for
+        asked = selected.union(self.asked, (domains.key for domains in closed))
+        self.keys = asked | counted
+        self.own = _own_keys(self.node_table, asked, counted)
+        # each node has another value, but a new one that of the node that it is like
+        self.same = _own_keys(self.node_table, frozenset(), selected).difference(
+            self.own, self.asked
+        )
+        self.common = domains.common
+        self.own -= self.common
+        if flipped := domains.flipped:
             self.own ^= {flipped}
+            if flipped in self.own:
+                self.own |= domains.own
             if flipped not in self.own:  # the domain of a new node is one that there is
                 self.asked = tuple(dict.fromkeys((*self.asked, flipped)))
         self.each = [self._each(kind) for kind in range(len(self.problem.kinds))]
         # a new node is in the domain of the one that it is like, which another tree may have alone
-        shared = tuple(domains for domains in closed if domains.key not in self.own)
+        self.new = self.own | self.common  # keys of which a new node is in no domain that there is
+        shared = tuple(domains for domains in closed if domains.key not in self.new)
         opened = open_nodes(msgspec.structs.replace(request, closed=shared), self.node_table)
         self.may = [
             rows if opened is None else rows & opened
@@ -103,7 +144,7 @@ class _NodeSearch:
     def _admitted(self) -> Ints:
         """Return for each node whether a pod of the tree may be on one like it by the rules about pods that run, as 0 or 1."""
         masks = self.problem.rules.masks
-        in_new_domains = any(self.own.intersection(rule.keys) for rule in self.request.rules)
+        in_new_domains = any(self.new.intersection(rule.keys) for rule in self.request.rules)
         if in_new_domains or not all(shape in masks for shape in self.problem.kinds):
             return np.ones(self.node_table.size, dtype=np.int64)
         admitted: Ints = np.any([masks[shape] for shape in self.problem.kinds], axis=0).astype(
@@ -123,7 +164,7 @@ class _NodeSearch:
     def _fits(self, counts: Counts) -> bool | None:
         nodes = self.node_table.nodes
         new = (
-            _copy(nodes[self.node_table.index[name]], number, self.own)
+            _copy(nodes[self.node_table.index[name]], number, self.own, self.common)
             for name, count in counts.items()
             for number in range(count)
         )
@@ -132,7 +173,12 @@ class _NodeSearch:
     def relaxation(self, counts: Counts) -> Relaxation:
         """Return the nodes as a change."""
         added = tuple(
-            AddedNodes(like=name, count=count, own_labels=tuple(sorted(self.own)))
+            AddedNodes(
+                like=name,
+                count=count,
+                own_labels=tuple(sorted(self.own)),
+                common_labels=tuple(sorted(self.common)),
+            )
             for name, count in counts.items()
         )
         text = " and ".join(self._text(name, count) for name, count in counts.items())
@@ -146,24 +192,32 @@ class _NodeSearch:
 
     def _text(self, name: NodeName, count: int) -> str:
         labels = self.node_table.nodes[self.node_table.index[name]].labels
-        place = "/".join(labels[k] for k in self.asked if k in labels and k not in self.own)
+        place = "/".join(labels[k] for k in self.asked if k in labels and k not in self.new)
+        narrowest_first = sorted(
+            self.common.intersection(labels), key=lambda k: (-len(self.node_table.label(k)[1]), k)
+        )
+        domains = [*(f"one new {key}" for key in narrowest_first), *([place] if place else [])]
         apart = sorted(
             k for k in self.own & self.keys if k in labels and labels[k] != name and k != HOSTNAME
         )
+        same = [f"{k}={labels[k]}" for k in sorted(self.same) if k in labels and k not in self.new]
         return (
             f"{_empty_nodes(count)} like {name}"
-            + (f" in {place}" if place else "")
+            + (f" in {' of '.join(domains)}" if domains else "")
             + (
                 f", {'each ' if count > 1 else ''}with its own {' and '.join(apart)}"
                 if apart
                 else ""
             )
+            + (f", with {' and '.join(same)}" if same else "")
         )
 
     # --- for the shortfalls of leaves ----------------------------------------------------------------
 
     def for_shortfalls(self) -> Counts:
         """Return nodes that make up for the shortfall of leaves, or nothing."""
+        if self.common:  # what the domains that there are lack is not what a new one needs
+            return {}
         leaves = failing(self.solved)
         groups = [] if leaves else self._too_large_together()
         leaves = leaves or [g for g in self.problem.groups if g.leaf and g.alive and g.least]
@@ -230,7 +284,7 @@ class _NodeSearch:
         """Return a number of nodes like one below which the tree does not fit."""
         root = self.problem.groups[0]
         position = self.node_table.index[name]
-        new = self.own.intersection(root.level.keys)
+        new = self.new.intersection(root.level.keys)
         domain = -1 if new else int(root.level.domain[position])
         return self._at_least(root, domain, self.node_table.nodes[position])
 
@@ -328,7 +382,7 @@ class _NodeSearch:
     def _different_nodes(self) -> list[NodeName]:
         """Return one node of each kind that can run a pod of the tree, those that hold most first."""
         by_kind: dict[object, tuple[int, int, NodeName]] = {}
-        levels = [self.node_table.label(key)[0] for key in sorted(self.keys) if key not in self.own]
+        levels = [self.node_table.label(key)[0] for key in sorted(self.keys) if key not in self.new]
         axes = sorted(
             {r for shape in self.problem.shapes for r, ask in shape.requests if ask > 0} | {"pods"}
         )
@@ -354,11 +408,12 @@ class _NodeSearch:
         return min(max(math.ceil(needed), 1), most)
 
     def _most_pods(self) -> int:
-        """Return how many new nodes the tree could use: one for each pod that it needs, or has where rules count pods."""
-        groups = self.problem.groups
+        """Return how many new nodes the tree could use: one for each pod that its leaves need, or have where rules count pods."""
+        leaves = [group for group in self.problem.groups if group.leaf and group.alive]
         if all(rule.kind == "apart" for rule in self.request.rules):
-            return max(groups[0].least, 1)
-        return max(sum(g.size for g in groups if g.alive), 1)
+            # of all leaves: what the fewest pods would need may have no place, however many nodes there are
+            return max(sum(leaf.least for leaf in leaves), 1)
+        return max(sum(leaf.size for leaf in leaves), 1)
 
     # --- the smallest number -------------------------------------------------------------------------
 
@@ -389,29 +444,45 @@ def _sum(*parts: Counts) -> Counts:
     return dict(sum(map(Counter, parts), Counter[NodeName]()))
 
 
-def _deciding_keys(request: PlanRequest) -> frozenset[str]:
-    """Return the label keys that selectors and rules between pods read."""
+def _asked_keys(problem: PlacementProblem) -> tuple[str, ...]:
+    """Return the keys of all constraints on domains, those of the root first."""
+    return tuple(dict.fromkeys(key for group in problem.groups for key in group.level.keys))
+
+
+def _narrower(node_table: NodeTable, asked: tuple[str, ...], key: str) -> frozenset[str]:
+    """Return a key, and those of constraints after it of which each domain is in one of its domains."""
+    start = asked.index(key) + 1 if key in asked else 0
+    inner = (k for k in asked[start:] if not _is_name(node_table, k))
+    return frozenset({key, *(k for k in inner if node_table.outer_domains(k, key) is not None)})
+
+
+def _closed(request: PlanRequest) -> tuple[PlanExclusive, ...]:
+    """Return the domains that exclusive groups of other trees have."""
+    return () if isinstance(request.closed, UnsetType) else request.closed
+
+
+def _selected_keys(request: PlanRequest) -> frozenset[str]:
+    """Return the label keys that selectors read."""
     keys = {key for shape in request.shapes for key, _ in shape.node_selector}
-    keys |= {
-        requirement.key
-        for shape in request.shapes
-        for selector in shape.selectors
-        for term in selector.terms
-        for requirement in term.labels
-    }
-    return frozenset(keys | {key for rule in request.rules for key in rule.keys})
+    terms = (t for shape in request.shapes for s in shape.selectors for t in s.terms)
+    return frozenset(keys.union(requirement.key for term in terms for requirement in term.labels))
+
+
+def _counted_keys(request: PlanRequest) -> frozenset[str]:
+    """Return the label keys over whose domains rules between pods count."""
+    return frozenset(key for rule in request.rules for key in rule.keys)
 
 
 def _own_keys(
-    node_table: NodeTable, asked: frozenset[str], deciding: frozenset[str]
+    node_table: NodeTable, asked: frozenset[str], counted: frozenset[str]
 ) -> frozenset[str]:
     """Return the keys of which a new node has a value of its own.
 
-    These are the hostname, keys whose value is the name of the node, and, if no topology constraint names them, keys of
-    which no two nodes have the same value.
+    These are the hostname, keys whose value is the name of the node, and, if neither a topology constraint nor a selector names
+    them, keys of which no two nodes have the same value.
     """
     own = {HOSTNAME}
-    for key in asked | deciding:
+    for key in asked | counted:
         codes, values = node_table.label(key)
         different = 1 < len(values) == int((codes >= 0).sum())
         if _is_name(node_table, key) or (different and key not in asked):
@@ -452,20 +523,28 @@ def with_added(nodes: tuple[PlanNode, ...], added: Iterable[AddedNodes]) -> tupl
     """Return nodes with some more."""
     by_name = {node.name: node for node in nodes}
     new = (
-        _copy(by_name[model.like], number, frozenset(model.own_labels))
+        _copy(
+            by_name[model.like],
+            number,
+            frozenset(model.own_labels),
+            frozenset(model.common_labels),
+        )
         for model in added
         for number in range(model.count)
     )
     return (*nodes, *new)
 
 
-def _copy(node: PlanNode, number: int, own: frozenset[str]) -> PlanNode:
-    """Return an empty node like another one; its labels `own` have its own name."""
+def _copy(
+    node: PlanNode, number: int, own: frozenset[str], common: frozenset[str] = frozenset()
+) -> PlanNode:
+    """Return an empty node like another one; its labels `own` have its own name, those in `common` a value that no node has."""
     name = f"{node.name}+{number}"
+    new = {key: f"+{key}" for key in common} | dict.fromkeys(own, name)
     return msgspec.structs.replace(
         node,
         name=NodeName(name),
-        labels={key: name if key in own else value for key, value in node.labels.items()},
+        labels={key: new.get(key, value) for key, value in node.labels.items()},
         free=node.allocatable,
         host_ports=(),
         reserved={},

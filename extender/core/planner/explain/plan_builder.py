@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import msgspec
 import numpy as np
@@ -31,6 +31,7 @@ from extender.core.planner.plan_types import (
     WishValue,
     domain_keys,
     group_name,
+    is_slice,
     object_key,
     waiting_reasons,
 )
@@ -300,7 +301,7 @@ class _GroupOrder:
         self._request, self._problem, self.solution = request, problem, solution
         self._partners = {near.group for g in problem.groups for near in g.source.near or ()}
 
-    def arrange(self, groups: Iterable[CompiledGroup]) -> None:
+    def arrange(self, groups: Sequence[CompiledGroup]) -> None:
         """Let the groups that are alike exchange their seats."""
         similar: dict[tuple[object, ...], list[CompiledGroup]] = {}
         for group in groups:
@@ -317,19 +318,37 @@ class _GroupOrder:
             if len(twins) == 1:
                 continue
             keys = rank_keys(self._request, self._problem, twins[0])
-            taken = sorted(
-                ([self.solution[leaf.index] for leaf in self._leaves(group)] for group in twins),
-                key=lambda placed: sorted(
-                    map(tuple, domains_of(table, keys, _nodes_of(placed)).T.tolist())
-                ),
-            )
             twins.sort(key=lambda group: _natural(group.source.key.name))
+            following = self._following(groups, twins[-1], keys)
+            taken: list[tuple[list[tuple[int, ...]], list[dict[int, dict[int, int]]]]] = []
+            for group in twins:
+                placed = [self.solution[leaf.index] for leaf in self._leaves(group)]
+                rows = domains_of(table, keys, _nodes_of(placed))
+                if following is not None:  # at each level its domain comes last
+                    rows = np.stack((rows == following, rows), axis=1).reshape(-1, rows.shape[1])
+                taken.append((sorted(map(tuple, rows.T.tolist())), placed))
+            taken.sort(key=itemgetter(0))
             moved = {
                 leaf.index: placed
-                for group, seats in zip(twins, taken, strict=True)
+                for group, (_, seats) in zip(twins, taken, strict=True)
                 for leaf, placed in zip(self._leaves(group), seats, strict=True)
             }
             self.solution = {**self.solution, **moved}
+
+    def _following(
+        self, groups: Sequence[CompiledGroup], last: CompiledGroup, keys: Sequence[str]
+    ) -> Ints | None:
+        """Return the domains of the first seat of the slice that comes after the last one of those that are alike, shape (keys + 1, 1)."""
+        order = sorted(groups, key=lambda group: _natural(group.source.key.name))
+        after = order[order.index(last) + 1 :]
+        if not after or not is_slice(last.source.key):
+            return None
+        placed = (self.solution.get(leaf.index, {}) for leaf in self._leaves(after[0]))
+        nodes = _nodes_of(placed)
+        if not len(nodes):
+            return None
+        domains = domains_of(self._problem.node_table, keys, nodes)
+        return domains[:, np.lexsort(domains[::-1])[:1]]
 
     def _leaves(self, group: CompiledGroup) -> list[CompiledGroup]:
         return [each for each in self._problem.below(group) if each.leaf]

@@ -140,7 +140,7 @@ class NodeTable:
             fresh._offered = self._offered
         for resource, column in self._free.items():
             renewed = column.copy()
-            renewed[changed] = _free_on([node for _, node in pairs], resource)
+            renewed[changed] = _free_on([node for _, node in pairs], resource)[0]
             fresh._free[resource] = renewed
         return fresh
 
@@ -159,7 +159,7 @@ class NodeTable:
             return NodeTable(self.nodes + new)  # raises
         longer = NodeTable(self.nodes + new, index=index)
         for resource, column in self._free.items():
-            longer._free[resource] = np.concatenate([column, _free_on(new, resource)])
+            longer._free[resource] = np.concatenate([column, _free_on(new, resource)[0]])
         for resource, column in self._offered.items():
             longer._offered[resource] = np.concatenate([column, _offered_by(new, resource)])
         if self._cordoned is not None:
@@ -185,7 +185,7 @@ class NodeTable:
         if column is None:
             empty = np.maximum(self.offered(resource), 0) if self.is_empty else None
             column = self._free[resource] = (
-                _free_on(self.nodes, resource) if empty is None else empty
+                _free_on(self.nodes, resource)[0] if empty is None else empty
             )
         return column
 
@@ -202,7 +202,10 @@ class NodeTable:
             unreserved: What is reserved for other trees is free, too.
         """
         if (names, unreserved) not in self._stacked:
-            columns = np.zeros((self.size, len(names)), dtype=np.int64)
+            new = [name for name in names if name not in self._free and not self.is_empty]
+            self._free.update(zip(new, _free_on(self.nodes if new else (), *new), strict=True))
+            # each column is contiguous, since most operations read one
+            columns = np.zeros((self.size, len(names)), dtype=np.int64, order="F")
             for at, name in enumerate(names):
                 columns[:, at] = self.free(name)
                 if unreserved:
@@ -214,17 +217,19 @@ class NodeTable:
     def _unreserved(self, resource: str) -> Ints:
         """Return what would be free on the nodes on which capacity is reserved for other trees."""
         nodes = (node for i, node in enumerate(self.nodes) if self.reserved()[i])
-        return _free_on(list(map(with_reserved_free, nodes)), resource)
+        return _free_on(list(map(with_reserved_free, nodes)), resource)[0]
 
     def label(self, key: str) -> tuple[Ints, list[str]]:
         """Return per node the number of its value (-1: no such label), and the values in order."""
         column = self._labels.codes.get(key)
         if column is None:
-            raw = [n.labels.get(key) for n in self.nodes]
-            values = sorted(v for v in {*raw} if v is not None)
+            first: dict[str | None, int] = {}  # numbers in the order of the nodes
+            raw = (first.setdefault(n.labels.get(key), len(first)) for n in self.nodes)
+            codes = np.fromiter(raw, np.int64, self.size)
+            values = sorted(v for v in first if v is not None)
             number: dict[str | None, int] = {None: -1, **{v: i for i, v in enumerate(values)}}
-            codes = np.fromiter(map(number.__getitem__, raw), np.int64, self.size)
-            column = self._labels.codes[key] = (codes, values)
+            sorted_number = np.array([number[v] for v in first], dtype=np.int64)
+            column = self._labels.codes[key] = (sorted_number[codes], values)
         return column
 
     def own_domains(self, key: str) -> Level:
@@ -296,7 +301,7 @@ class NodeTable:
         domain = inverse.astype(np.int64).reshape(-1)
         if len(kept) and kept[0] == -1:
             kept, domain = kept[1:], domain - 1
-        names = [(*outer.values[int(c) // width], values[int(c) % width]) for c in kept]
+        names = [(*outer.values[c // width], values[c % width]) for c in kept.tolist()]
         return Level(keys, domain, names)
 
     def taints(self) -> tuple[Ints, list[tuple[Taint, ...]]]:
@@ -387,9 +392,11 @@ def _index(nodes: tuple[PlanNode, ...]) -> dict[NodeName, int]:
     return index
 
 
-def _free_on(nodes: Sequence[PlanNode], resource: str) -> Ints:
-    amounts = (n.free.get(resource, 0) if resource in n.allocatable else 0 for n in nodes)
-    return np.maximum(np.fromiter(amounts, np.int64, len(nodes)), 0)
+def _free_on(nodes: Sequence[PlanNode], *resources: str) -> list[Ints]:
+    """Return a column of free amounts for each resource; each node is read once for all of them."""
+    amounts = (n.free.get(r, 0) if r in n.allocatable else 0 for n in nodes for r in resources)
+    by_node = np.fromiter(amounts, np.int64, len(nodes) * len(resources))
+    return [*np.maximum(by_node.reshape(len(nodes), len(resources)).T, 0, order="C")]
 
 
 def _offered_by(nodes: Sequence[PlanNode], resource: str) -> Ints:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import msgspec
+from msgspec import UNSET
 
 from extender.core.model.ids import NodeName
 from extender.core.model.visibility import Visibility, name_for
@@ -205,12 +206,18 @@ def _counted_units(request: PlanRequest) -> set[str]:
     """Return the names of the units that may go and that a near or spread rule counts."""
     source = request.evictable or Evictable(priority=0)
     kept = {i for i, rule in enumerate(request.rules) if rule.kind != "apart"}
+    after = {
+        uid
+        for each in source.dependents or ()
+        if any(kept.intersection(pod.rules) for pod in each.pods)
+        for uid in each.after
+    }
     return {
         unit.name
         for unit in source.units
         if source.may_preempt
         and unit.priority < source.priority
-        and any(kept.intersection(pod.rules) for pod in unit.pods)
+        and any(pod.uid in after or kept.intersection(pod.rules) for pod in unit.pods)
     }
 
 
@@ -294,5 +301,13 @@ def _without_reservations_on(request: PlanRequest, nodes: set[NodeName]) -> Plan
         else u
         for u in source.units
     )
-    evictable = msgspec.structs.replace(source, units=tuple(u for u in units if u.pods))
+    dependents = (
+        msgspec.structs.replace(d, pods=tuple(p for p in d.pods if p.node not in nodes))
+        for d in source.dependents or ()
+    )
+    evictable = msgspec.structs.replace(
+        source,
+        units=tuple(u for u in units if u.pods),
+        dependents=tuple(d for d in dependents if d.pods) or UNSET,
+    )
     return msgspec.structs.replace(request, evictable=evictable)

@@ -45,6 +45,7 @@ from extender.core.planner.model.node_table import (
 from extender.core.planner.model.problem import PlacementProblem, compile_request
 from extender.core.planner.plan_types import (
     Evictable,
+    PlanDependent,
     PlanDomain,
     PlanExclusive,
     PlanGroup,
@@ -68,16 +69,23 @@ def without(request: PlanRequest, evicted: Iterable[PlanVictim]) -> PlanRequest:
     if not pods:
         return request
     left = {pod.uid for pod in pods}
+    dependents, freed_after = _after(source, left)
+    pods += freed_after
     staying = [p for p in _pods(source) if p.uid not in left]
+    staying += [pod for dependent in dependents for pod in dependent.pods]
     by_node: dict[NodeName, list[PodShape]] = {}
     for pod in pods:
         by_node.setdefault(pod.node, []).append(source.shapes[pod.shape])
     unreserved: dict[NodeName, dict[str, int]] = {}
-    for unit in source.units:
-        for pod in unit.pods if unit.kind == "reservation" else ():
-            if pod.uid in left:
-                amounts = dict(source.shapes[pod.shape].requests)
-                add_amounts(unreserved.setdefault(pod.node, {}), amounts)
+    reservations = [
+        pod
+        for unit in source.units
+        for pod in (unit.pods if unit.kind == "reservation" else ())
+        if pod.uid in left
+    ]
+    for pod in (*reservations, *freed_after):
+        amounts = dict(source.shapes[pod.shape].requests)
+        add_amounts(unreserved.setdefault(pod.node, {}), amounts)
     ports = {(p.node, port) for p in staying for port in source.shapes[p.shape].host_ports}
     held = {claim for p in staying for claim in source.shapes[p.shape].exclusive_claims}
     freed = {c for s in by_node.values() for shape in s for c in shape.exclusive_claims} - held
@@ -98,8 +106,24 @@ def without(request: PlanRequest, evicted: Iterable[PlanVictim]) -> PlanRequest:
             source,
             units=tuple(u for u in source.units if not any(p.uid in left for p in u.pods)),
             going=tuple(p for p in source.going if p.uid not in left),
+            dependents=dependents or UNSET,
         ),
     )
+
+
+def _after(
+    source: Evictable, evicted: Collection[PodUid]
+) -> tuple[tuple[PlanDependent, ...], list[PlanVictim]]:
+    """Return the reservations that stay when some pods are evicted, with the pods after which they go, and those that go."""
+    staying: list[PlanDependent] = []
+    freed: list[PlanVictim] = []
+    for dependent in source.dependents or ():
+        after = tuple(uid for uid in dependent.after if uid not in evicted)
+        if after:
+            staying.append(PlanDependent(pods=dependent.pods, after=after))
+        else:
+            freed += dependent.pods
+    return tuple(staying), freed
 
 
 # --- exclusive domains that are emptied
@@ -172,6 +196,11 @@ def with_domains_as_rules(request: PlanRequest) -> PlanRequest:
             msgspec.structs.replace(u, pods=tuple(map(with_rules, u.pods))) for u in source.units
         ),
         going=tuple(map(with_rules, source.going)),
+        dependents=tuple(
+            msgspec.structs.replace(each, pods=tuple(map(with_rules, each.pods)))
+            for each in source.dependents or ()
+        )
+        or UNSET,
         domains=UNSET,
     )
     request = with_domains_open(request, emptiable)
@@ -250,6 +279,8 @@ def _emptiable(request: PlanRequest) -> Iterator[PlanDomain]:
         return
     lower = (u for u in source.units if u.priority < source.priority)
     may_go = {p.uid for u in lower for p in u.pods}.union(p.uid for p in source.going)
+    after = [d for d in source.dependents or () if may_go.issuperset(d.after)]
+    may_go.update(pod.uid for dependent in after for pod in dependent.pods)
     closed = () if isinstance(request.closed, UnsetType) else request.closed
     taken: set[tuple[GroupKey | None, str, str]] = set()
     taken.update((None, domain.key, value) for domain in closed for value in domain.taken)
@@ -352,7 +383,8 @@ class PostEvictionCapacity:
         source = request.evictable or Evictable(priority=0)
         place = {node.name: i for i, node in enumerate(request.nodes)}
         used: set[tuple[NodeName, HostPort]] = set()
-        for pod in _pods(source) if self.ports else ():
+        dependents = (pod for each in source.dependents or () for pod in each.pods)
+        for pod in (*_pods(source), *dependents) if self.ports else ():
             for port in source.shapes[pod.shape].host_ports:
                 if (pod.node, port) in used and pod.node in place:
                     self.free[place[pod.node], len(self.names) :] -= self._conflicts((port,))
@@ -432,10 +464,17 @@ class PostEvictionView:
         self.unjudged = (
             compile_rules(self.request, node_table).unjudged if self.request.rules else {}
         )
-        self.withheld = tuple(u for u in lower if self._rules_of(u) & self.unjudged.keys())
+        self.withheld = tuple(u for u in lower if self._rules_of(u.pods) & self.unjudged.keys())
         self.units: tuple[PlanUnit, ...] = tuple(u for u in lower if u not in self.withheld)
+        # reservations that go only with several units together, with the numbers of these
+        self.joint: list[tuple[Ints, tuple[PlanVictim, ...]]] = []
+        self.uncounted: list[PlanDependent] = []  # reservations whose end is not judged
+        # per unit the pods that go with it: its own, and reservations that depend on it alone
+        self.leaving: list[tuple[PlanVictim, ...]] = [u.pods for u in self.units]
+        if self.request.evictable is not None and self.request.evictable.dependents:
+            self._add_dependents(self.request.evictable)
         # units that a near or spread rule counts
-        self._counting = [i for i, u in enumerate(self.units) if self._rules_of(u)]
+        self._counting = [i for i, pods in enumerate(self.leaving) if self._rules_of(pods)]
         self.counting = np.array(self._counting, dtype=np.int64)
         self._everything = without(self.request, (p for u in self.units for p in u.pods))
         self.node_table = node_table.renewed(self._everything.nodes)
@@ -446,17 +485,47 @@ class PostEvictionView:
         self._bases: dict[bytes, PlacementProblem] = {}
         self.capacity = PostEvictionCapacity(self.request, self.full.shapes)
         self.unit, self.node, self.back = self.capacity.freed_by(
-            [u.pods for u in self.units], source.shapes, self.node_table
+            self.leaving, source.shapes, self.node_table
+        )
+        self.joint_rows = self.capacity.freed_by(
+            [pods for _, pods in self.joint], source.shapes, self.node_table
         )
         self.claims = [
-            frozenset(c for p in u.pods for c in source.shapes[p.shape].exclusive_claims)
-            for u in self.units
+            frozenset(c for p in pods for c in source.shapes[p.shape].exclusive_claims)
+            for pods in self.leaving
         ]
         self._freed = frozenset(self.request.claims_in_use) - self.full.in_use
         holders = [i for i, claims in enumerate(self.claims) if claims & self._freed]
         self.holders = np.array(holders, dtype=np.int64)  # units that hold a claim of a member
 
         self.barriers = list(self._barriers())
+
+    def _add_dependents(self, source: Evictable) -> None:
+        """Count each reservation that depends on one unit with that unit; those that depend on several are in `joint`."""
+        unit_of = {pod.uid: i for i, unit in enumerate(self.units) for pod in unit.pods}
+        withheld = {pod.uid for unit in self.withheld for pod in unit.pods}
+        counted: list[PlanDependent] = []
+        for dependent in source.dependents or ():
+            units = sorted({unit_of.get(uid, -1) for uid in dependent.after})
+            if units[0] >= 0 and len(units) == 1 and self._is_judged(dependent.pods):
+                self.leaving[units[0]] += dependent.pods
+            elif units[0] >= 0 and not any(self._holds_more(pod) for pod in dependent.pods):
+                self.joint.append((np.array(units, dtype=np.int64), dependent.pods))
+            else:
+                if all(uid in unit_of or uid in withheld for uid in dependent.after):
+                    self.uncounted.append(dependent)
+                continue
+            counted.append(dependent)
+        evictable = msgspec.structs.replace(source, dependents=tuple(counted) or UNSET)
+        self.request = msgspec.structs.replace(self.request, evictable=evictable)
+
+    def _is_judged(self, pods: Iterable[PlanVictim]) -> bool:
+        return not self._rules_of(pods) & self.unjudged.keys()
+
+    def _holds_more(self, pod: PlanVictim) -> bool:
+        """Return whether a pod keeps more from members than capacity."""
+        claims = self.source.shapes[pod.shape].exclusive_claims
+        return bool(pod.rules) or bool({*claims} & {*self.request.claims_in_use})
 
     @functools.cached_property
     def cost_model(self) -> CostModel:
@@ -465,14 +534,14 @@ class PostEvictionView:
 
     # --- rules that count units -------------------------------------------------------------------
 
-    def _rules_of(self, unit: PlanUnit) -> set[int]:
-        """Return the near and spread rules that count a pod of a unit."""
+    def _rules_of(self, pods: Iterable[PlanVictim]) -> set[int]:
+        """Return the near and spread rules that count one of some pods."""
         rules = self.request.rules
-        return {i for p in unit.pods for i in p.rules if rules[i].kind != "apart"}
+        return {i for p in pods for i in p.rules if rules[i].kind != "apart"}
 
     def counts_of(self, rule: int) -> dict[int, list[PlanVictim]]:
         """Return the pods that a rule counts, by unit."""
-        pods = {i: [p for p in self.units[i].pods if rule in p.rules] for i in self._counting}
+        pods = {i: [p for p in self.leaving[i] if rule in p.rules] for i in self._counting}
         return {i: counted for i, counted in pods.items() if counted}
 
     def _compiled(self, leaves: Callable[[int, int], bool]) -> PlacementProblem:
@@ -484,8 +553,8 @@ class PostEvictionView:
         kinds = [rule.kind for rule in self.request.rules]
         counted = [
             (i, pod)
-            for number, unit in enumerate(self.units)
-            for pod in unit.pods
+            for number, pods in enumerate(self.leaving)
+            for pod in pods
             for i in pod.rules
             if kinds[i] == "apart" or leaves(i, number)
         ]
@@ -503,7 +572,7 @@ class PostEvictionView:
         """Return what is left when all units are evicted, without the near and spread rules that count one."""
         if not len(self.counting):
             return self._everything
-        counted = {i for number in self._counting for i in self._rules_of(self.units[number])}
+        counted = {i for number in self._counting for i in self._rules_of(self.leaving[number])}
         spreads = any(self.request.rules[i].kind == "spread" for i in counted)
         rules = tuple(
             rule
@@ -559,17 +628,20 @@ class PostEvictionView:
         spreads = (rule for rule in problem.rules.dynamic if isinstance(rule, SpreadDomains))
         return all(_is_spread(rule, problem.kinds, solution) for rule in spreads)
 
+    def _runs(self, unit: PlanUnit, pod: PlanVictim) -> bool:
+        return unit.kind != "reservation" and pod in unit.pods
+
     def _barriers(self) -> Iterator[EvictionBarrier]:
         node_devices = [shape.node_devices for shape in self.request.shapes]
         if not any(node_devices) and not self.request.rules:
             return
         for number, unit in enumerate(self.units):
-            for pod in unit.pods:
+            for pod in self.leaving[number]:
                 node = self.node_table.index.get(pod.node)
                 if node is None:
                     continue
                 doubts = self.source.shapes[pod.shape].node_devices if any(node_devices) else ()
-                for resource in sorted(doubts if unit.kind != "reservation" else ()):
+                for resource in sorted(doubts if doubts and self._runs(unit, pod) else ()):
                     on_node = np.zeros(self.node_table.size, dtype=np.bool_)
                     on_node[node] = True
                     users = [i for i, words in enumerate(node_devices) if resource in words]
@@ -592,6 +664,10 @@ class PostEvictionView:
         free = self.capacity.free.copy()
         rows = evicted[self.unit]
         np.add.at(free, self.node[rows], self.back[rows])
+        if self.joint:
+            goes = np.array([bool(evicted[units].all()) for units, _ in self.joint])
+            joint, node, back = self.joint_rows
+            np.add.at(free, node[goes[joint]], back[goes[joint]])
         return free
 
     def in_use(self, evicted: Bools) -> frozenset[str]:

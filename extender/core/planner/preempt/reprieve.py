@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from extender.core.planner.model.node_table import Bools
+from extender.core.planner.model.node_table import Bools, Ints
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.preempt.candidate_domains import (
     CandidateDomain,
@@ -84,6 +84,12 @@ class Reprieve:
         cuts = np.searchsorted(eviction_view.unit[order], numbers).tolist()
         # per unit, into `eviction_view.back`
         self._rows = [order[a:b] for a, b in itertools.pairwise(cuts)]
+        number, node, back = eviction_view.joint_rows
+        # units, and what is free on which nodes when all of them are evicted
+        self._joint = [
+            (units, node[number == i], back[number == i])
+            for i, (units, _) in enumerate(eviction_view.joint)
+        ]
 
     def search(self, evicted: Bools, first: Solution) -> VictimSets:
         """Find sets of victims.
@@ -247,6 +253,8 @@ class Reprieve:
         near = self.eviction_view.none_evicted
         busy: Bools = np.any(used > 0, axis=1)
         near[eviction_view.unit[busy[eviction_view.node]]] = True
+        for units, nodes, _ in self._joint:
+            near[units] |= bool(busy[nodes].any())
         near[eviction_view.holders] = True
         near[eviction_view.counting] = True
         barring = {
@@ -261,8 +269,7 @@ class Reprieve:
         while again:
             again = False
             for unit in self._most_expensive_first(kept):
-                mine = self._rows[unit]
-                nodes, back = eviction_view.node[mine], eviction_view.back[mine]
+                nodes, back = self._used_again(unit, kept)
                 short = (left[nodes] < back) & (used[nodes] > 0)
                 claimed = eviction_view.claims[unit] & claims
                 if unit in barring or bool(short.any()) or claimed:
@@ -273,8 +280,20 @@ class Reprieve:
                         kept[unit] = True
                         continue
                     again = True  # one that could not stay before may stay beside this one
-                left[nodes] -= back  # a unit has one row per node
+                left[nodes] -= back  # there is one row per node
         return kept
+
+    def _used_again(self, unit: int, evicted: Bools) -> tuple[Ints, Ints]:
+        """Return the nodes, each once, and what a unit uses of them again if it stays, with the reservations that go only with all of several."""
+        view, mine = self.eviction_view, self._rows[unit]
+        nodes, back = view.node[mine], view.back[mine]
+        for units, more, amounts in self._joint:
+            if unit in units and evicted[units].all():
+                every, place = np.unique(np.concatenate([nodes, more]), return_inverse=True)
+                total = np.zeros((len(every), back.shape[1]), dtype=np.int64)
+                np.add.at(total, place, np.concatenate([back, amounts]))
+                nodes, back = every, total
+        return nodes, back
 
     def barriers_against(self, solution: Solution) -> list[EvictionBarrier]:
         """Return the barriers against the node of a placed pod."""

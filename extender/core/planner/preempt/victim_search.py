@@ -355,8 +355,10 @@ class _Decision:
         return self._none_helps(lambda _: text)
 
     def _not_judged(self, rules: dict[int, str]) -> NoPreemption:
-        """Return that a rule counts units, and that what holds after their eviction is not judged."""
+        """Return that a rule counts units, or that reservations go with them, and that the time after is not judged."""
         lower = [*self.eviction_view.units, *self.eviction_view.withheld]
+        if not rules:
+            return self._none_helps(self._uncounted_text, cause="unknown")
         counted = [u for u in lower if any(i in rules for p in u.pods for i in p.rules)]
         texts = join_names([*dict.fromkeys(rules.values())])
 
@@ -365,6 +367,15 @@ class _Decision:
             return f"evicting {names} may help, but {texts} counts them, and is not judged for the time after"
 
         return self._none_helps(text_for, cause="unknown")
+
+    def _uncounted_text(self, readers: Visibility) -> str:
+        """Return that reservations go with units, and are not judged for the time after."""
+        view = self.eviction_view
+        after = {uid for dependent in view.uncounted for uid in dependent.after}
+        lower = (*view.units, *view.withheld)
+        units = [u for u in lower if any(pod.uid in after for pod in u.pods)]
+        names = join_names([_name_of(unit, readers) for unit in units])
+        return f"evicting {names} may help, but what their reservations leave is not judged for the time after"
 
     def _rejections_decide(self, free: int, *, extras: bool) -> bool:
         """Return whether evictions might be enough if kube-scheduler had rejected no node."""
@@ -378,12 +389,13 @@ class _Decision:
         return size(solved.solution or {}) > free or not solved.proved
 
     def _withheld_may_help(self, free: int, *, extras: bool) -> bool:
-        """Return whether units that a rule not judged counts would free enough, rules between pods left out."""
+        """Return whether units that a rule not judged counts, or that reservations depend on, would free enough, rules between pods left out."""
         view = self.eviction_view
-        if not view.withheld:
+        if not view.withheld and not view.uncounted:
             return False
         lower = (*view.units, *view.withheld)
-        request = without(view.request, (p for u in lower for p in u.pods))
+        evicted = (p for u in lower for p in u.pods)
+        request = without(self.request, (*view.source.going, *evicted))
         apart = tuple(rule for rule in request.rules if rule.kind == "apart")
         request = msgspec.structs.replace(request, rules=apart, budget=self._share)
         solved = solve(request, view.node_table.renewed(request.nodes), maximise=extras)
@@ -412,8 +424,9 @@ class _Decision:
         exact = find_any(view, limit=self._share, maximise=maximise)
         self._charge(exact.steps)
         if exact.evicted is not None and size(exact.solution) > best.size:
-            return _Reach(exact.evicted, exact.solution, bound, proved=exact.proved)
-        return dataclasses.replace(best, proved=exact.proved)
+            proved = exact.proved and not view.joint
+            return _Reach(exact.evicted, exact.solution, bound, proved=proved)
+        return dataclasses.replace(best, proved=exact.proved and not view.joint)
 
     def _solve(
         self,
@@ -551,6 +564,8 @@ class _Decision:
             hint=(best.evicted, best.solution),
         )
         self._charge(exact.steps)
+        # the bounds of the cost do not count what goes only with several units
+        proved = exact.proved and not self.eviction_view.joint
         if exact.evicted is not None:
             evicted = reprieve.reprieve_units(exact.evicted, exact.solution)
             victim_set = VictimSet(evicted, exact.solution, reprieve.price(evicted), "")
@@ -578,7 +593,7 @@ class _Decision:
             cost=best.cost,
             alternatives=self._alternatives(best, victim_sets),
             reasons=reasons,
-            search=SearchEffort(nodes=self.nodes, exhausted=exact.proved),
+            search=SearchEffort(nodes=self.nodes, exhausted=proved),
             reduced=reduced if reduced != reasons else (),
         )
 

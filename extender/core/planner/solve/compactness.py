@@ -39,6 +39,7 @@ SPREAD_WEIGHT = 2
 SMALL = 1 << 15
 _FINE = 1_000  # logarithms are rounded to thousandths, so that all other numbers are integers
 DomainKey: TypeAlias = "tuple[str, ...] | str"  # of a level, or a single topology key
+DomainColumn: TypeAlias = "Callable[[Ints], Ints | Bools]"  # of some domains of a group
 DomainCounts: TypeAlias = "Callable[[int, DomainKey, Ints], Ints]"  # of a kind, per domain
 
 
@@ -144,10 +145,9 @@ class Compactness:
     def order_domains(
         self,
         group: CompiledGroup,
-        inside: Ints,
         capacity: Callable[[CompiledGroup, DomainKey, Ints], Ints],
-        scores: Ints,
-    ) -> list[Ints]:
+        scores: Sequence[DomainColumn],
+    ) -> list[DomainColumn]:
         """Return the columns by which domains of a group are sorted, the most important first.
 
         Slices are alike: one that fits into a used domain never needs another one for that, and a domain counts with the whole slices
@@ -155,28 +155,24 @@ class Compactness:
 
         Args:
             capacity: How many pods each domain of a level can hold, of a leaf those of its kinds.
-            scores: Of the domains of the group, by the soft rules of pods.
+            scores: The column of the scores by the soft rules of pods, if there are some.
         """
         scope = self._scopes[group.parent if group.parent >= 0 else group.index][0]
         kinds = group.members if group.leaf else self._left[scope]
         left = sum(self._left[scope].get(kind, 0) for kind in kinds)
         if group.exclusive and group.leaf:  # the others of the scope cannot be in its domain
             left = group.size
-        fewest: list[Ints] = []
-        tightest: list[Ints] = []
+        fewest: list[DomainColumn] = []
+        tightest: list[DomainColumn] = []
         sliced = is_slice(group.source.key)
         for key, domain, outer in self._wider_levels(group.level, scope):
-            own = outer[inside]
-            total = capacity(group, key, domain)[own]
-            opened = self._opened_domains(scope, key, domain)[own]
-            whole = total
-            if sliced and key == group.level.keys:
-                whole = total // max(group.size, 1) * group.size
-            holds, unused = whole >= left, opened == 0
-            first = (unused, ~holds) if sliced else (~holds, unused)
-            fewest += [*(c.astype(np.int64) for c in first), np.where(holds, 0, -whole)]
-            tightest.append(total if sliced else np.where(holds, total, 0))
-        return [*fewest, -scores, *tightest]
+            opened = self._opened_domains(scope, key, domain)
+            part = group.size if sliced and key == group.level.keys else 1
+            level = _OuterLevel(outer, capacity(group, key, domain), opened, left, part)
+            first = (level.unused, level.lacks) if sliced else (level.lacks, level.unused)
+            fewest += [*first, level.largest]
+            tightest.append(level.free if sliced else level.tightest)
+        return [*fewest, *scores, *tightest]
 
     def _opened_domains(self, scope: int, key: DomainKey, domain: Ints) -> Ints:
         """Return the pods of a scope per domain."""
@@ -228,6 +224,43 @@ class Compactness:
             wider.append((level.keys, level.domain, np.arange(level.count, dtype=np.int64)))
             self._wider[level.keys, scope] = wider
         return self._wider[level.keys, scope]
+
+
+class _OuterLevel(NamedTuple):
+    """The domains of a level that those of a group are in; its methods return a column for some domains of the group."""
+
+    outer: Ints  # of each domain of the group
+    capacity: Ints  # pods that each domain of the level can hold
+    opened: Ints  # pods that each of them has
+    left: int  # pods to place
+    part: int  # pods that come together
+
+    def unused(self, domains: Ints) -> Bools:
+        """Return whether no pod is there."""
+        return np.equal(self.opened[self.outer[domains]], 0)
+
+    def lacks(self, domains: Ints) -> Bools:
+        """Return whether there is too little capacity for all that is left."""
+        return self._whole(domains) < self.left
+
+    def largest(self, domains: Ints) -> Ints:
+        """Return the negative capacity of those that lack some."""
+        whole = self._whole(domains)
+        return np.where(whole >= self.left, 0, -whole)
+
+    def tightest(self, domains: Ints) -> Ints:
+        """Return the capacity of those that lack none."""
+        free = self.free(domains)
+        return np.where(free >= self.left, free, 0)
+
+    def free(self, domains: Ints) -> Ints:
+        """Return the capacity."""
+        return self.capacity[self.outer[domains]]
+
+    def _whole(self, domains: Ints) -> Ints:
+        """Return the capacity for pods that come together."""
+        free = self.free(domains)
+        return free if self.part == 1 else free // max(self.part, 1) * self.part
 
 
 class _Rows(NamedTuple):

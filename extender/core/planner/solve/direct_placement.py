@@ -20,6 +20,7 @@ from extender.core.planner.solve.domain_counts import (
     merged,
     most_pairs,
     numbered,
+    paired,
 )
 
 MORE_DOMAINS = 4  # that are tried beyond a bound on domains
@@ -73,7 +74,8 @@ def best_region_of_two(
         level: The domain of each node.
         fit: How many pods each node can have.
     """
-    by, _, capacity = merged(of, level, fit, level)
+    by, _, at = paired(of, level)
+    capacity = fit if by is of else np.bincount(at, weights=fit, minlength=len(by)).astype(np.int64)
     totals = np.bincount(by, weights=capacity).astype(np.int64)
     pods = np.full(len(totals), sum(sizes), dtype=np.int64)
     order, amounts = filled(by, capacity, pods)

@@ -8,6 +8,7 @@ least. A group without pods counts as in one.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections import Counter
@@ -55,6 +56,7 @@ class GroupPods:
         self._leaves: list[dict[int, dict[int, int]]] = []  # of which `_nodes` are
         self._nodes = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         self._domains: dict[str, int] = {}  # that these are in, by key
+        self._pods: dict[str, Ints] = {}  # per domain, by key
         groups = problem.groups
         self.leaves = [g.index for g in problem.below(groups[index]) if g.leaf]
         bound = [b for leaf in self.leaves for b in groups[leaf].source.bound]
@@ -71,9 +73,10 @@ class GroupPods:
         leaves = [placed for leaf in self.leaves if (placed := solution.get(leaf))]
         if len(leaves) != len(self._leaves) or any(map(operator.is_not, leaves, self._leaves)):
             on_nodes = [nodes for placed in leaves for nodes in placed.values()]
-            nodes = np.array([node for each in on_nodes for node in each], dtype=np.int64)
-            pods = np.array([n for each in on_nodes for n in each.values()], dtype=np.int64)
-            self._leaves, self._nodes, self._domains = leaves, (nodes, pods), {}
+            every = itertools.chain.from_iterable(on_nodes)
+            amounts = itertools.chain.from_iterable(each.values() for each in on_nodes)
+            nodes, pods = np.fromiter(every, np.int64), np.fromiter(amounts, np.int64)
+            self._leaves, self._nodes, self._domains, self._pods = leaves, (nodes, pods), {}, {}
         return self._nodes
 
     def number(self, solution: Solution) -> int:
@@ -83,9 +86,12 @@ class GroupPods:
     def per_domain(self, solution: Solution, level: CountedLevel) -> Ints:
         """Return the pods per domain of a level, bound ones counted."""
         nodes, pods = self.nodes(solution)
-        count = int(level.domain.max(initial=-1)) + 1
-        new = np.bincount(level.domain[nodes], weights=pods, minlength=count)
-        return new.astype(np.int64) + np.bincount(level.domain[self.bound_nodes], minlength=count)
+        if level.key not in self._pods:
+            count = int(level.domain.max(initial=-1)) + 1
+            new = np.bincount(level.domain[nodes], weights=pods, minlength=count)
+            bound = np.bincount(level.domain[self.bound_nodes], minlength=count)
+            self._pods[level.key] = new.astype(np.int64) + bound
+        return self._pods[level.key]
 
     def smallest_share(self, solution: Solution, level: CountedLevel) -> int:
         """Return the pods in the domain with the fewest, of those that have some; all pods of a group that has no place."""
@@ -183,6 +189,10 @@ def fewest_needed(of: Ints, capacity: Ints, pods: int, regions: int) -> Ints:
     """
     width = int(capacity.max(initial=0)) + 1
     if regions * width > len(of) * 4:
+        if regions == 1:
+            sums = np.cumsum(np.sort(capacity)[::-1])
+            enough = int(np.searchsorted(sums, pods)) + 1 if pods > 0 else 0
+            return np.array([enough if enough <= len(sums) else FIT_MAX])
         order, amounts = filled(of, capacity, np.full(regions, pods, dtype=np.int64))
         needed = np.bincount(of[order[amounts > 0]], minlength=regions)
         needed[np.bincount(of, weights=capacity, minlength=regions) < pods] = FIT_MAX
@@ -242,6 +252,8 @@ def merged(of: Ints, domain: Ints, capacity: Ints, outer: Ints) -> tuple[Ints, I
         outer: The wider domain of each node.
     """
     by, _, at = paired(of, domain)
+    if by is of:  # each node is a domain
+        return of, outer, capacity
     wider = np.zeros(len(by), dtype=np.int64)
     wider[at] = outer
     return by, wider, np.bincount(at, weights=capacity, minlength=len(by)).astype(np.int64)
@@ -262,7 +274,7 @@ def paired(of: Ints, domain: Ints) -> tuple[Ints, Ints, Ints]:
     region[domain] = of
     if (region[domain] == of).all():  # no domain is in two regions
         domains = np.flatnonzero(nodes)
-        return region[domains], domains, numbered(domain)
+        return region[domains], domains, (np.cumsum(nodes > 0) - 1)[domain]
     pairs, at = np.unique(of * width + domain, return_inverse=True)
     return pairs // width, pairs % width, at.reshape(-1)
 
@@ -310,7 +322,9 @@ def by_price(
         values.append(0)
     for price in values:
         beyond = np.maximum(capacity - price, 0) if price else capacity
-        totals = np.bincount(at, weights=beyond, minlength=len(by)).astype(np.int64)
+        totals = beyond
+        if by is not of:  # several parts are in one domain
+            totals = np.bincount(at, weights=beyond, minlength=len(by)).astype(np.int64)
         left = max(pods - price * (limit.most if limit else 0), 0)
         if is_open is None:
             needed = fewest_needed(by, totals, left, regions)

@@ -20,6 +20,7 @@ from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds
 from extender.core.planner.solve.compactness import (
     Compactness,
+    DomainColumn,
     DomainKey,
     domain_scores,
     first_pods,
@@ -145,13 +146,14 @@ class PartialPlacement:
         self.strategy = strategy
         self.effort = effort
         self.scores = scores
-        self.free = problem.free.copy()
+        self.free = problem.free.copy(order="K")
         self.total = 0
         self.domains: dict[int, int] = {}  # active group -> its domain
         self.trail: list[tuple[int, int, Ints, Ints]] = []  # leaf, kind, nodes, amounts
         self.claimed: set[str] = set(problem.in_use)
         self.ledger = ConstraintLedger(problem.rules, problem.kinds)
         self._domain_scores: dict[tuple[object, ...], Ints] = {}
+        self._inside: dict[tuple[object, ...], Ints] = {}
         self.counts = FreeCounts(problem, self.free)
         self.preferred = _preferred_nodes(problem)
         self.compactness = Compactness(problem) if strategy == "compact" else None
@@ -192,11 +194,13 @@ class PartialPlacement:
         best = self.bounds.best[group.index]
         parent = self.problem.groups[group.parent] if group.parent >= 0 else None
         keys = parent.level.keys if parent else ()
-        if group.level.keys == keys:
-            inside = np.array([outer] if best[outer] >= 0 else [], dtype=np.int64)
-        else:
-            inside = self.problem.node_table.inside(group.level.keys, keys, outer)
-            inside = inside[best[inside] >= 0]
+        asked = id(best), group.level.keys, keys, outer  # leaves that are alike share one array
+        inside = self._inside.get(asked)
+        if inside is None:
+            inside = np.array([outer], dtype=np.int64)
+            if group.level.keys != keys:
+                inside = self.problem.node_table.inside(group.level.keys, keys, outer)
+            inside = self._inside[asked] = inside[best[inside] >= 0]
         return self._left_by_others(group, inside) if group.exclusive else inside
 
     def _left_by_others(self, group: CompiledGroup, inside: Ints) -> Ints:
@@ -211,42 +215,47 @@ class PartialPlacement:
     def candidates(self, group: CompiledGroup, outer: int) -> Iterator[int]:
         """Yield those domains in the order in which they are tried, without those that are full."""
         inside = self.inside(group, outer)
+        if len(inside) > 1 and group.leaf:
+            need = group.size if self.whole else group.least
+            inside = inside[self._most(group, inside) >= need]
         if len(inside) <= 1:
             yield from inside.tolist()
             return
-        if group.leaf:
-            most, capacity = self._leaf_capacity(group, inside)
-            need = group.size if self.whole else group.least
-            kept = most >= need
-            inside, most, capacity = inside[kept], most[kept], capacity[kept]
-        else:
-            most = self.bounds.best[group.index][inside]
-            capacity = self._capacity(group, group.level.keys, group.level.domain)[inside]
-        preferred, scores = self._preferred_in(group, inside), self._scores_in(group, inside)
-        if self.compactness is not None:
-            columns = self.compactness.order_domains(group, inside, self._capacity, scores)
-        elif self.strategy == "roomy":
-            columns = [-most, -scores, capacity]
-        else:
-            columns = [-scores, capacity, -most]
+        columns = self._columns(group)
         # mostly the first one is enough, which is found without sorting all of them
-        first = np.arange(len(inside))
-        for column in (-preferred, *columns, inside):
+        first = inside
+        for column in columns:
             if len(first) > 1:
-                values = column[first]
+                values = column(first)
                 first = first[values == values.min()]
-        yield from inside[first].tolist()
-        if len(inside) > 1:
-            order = np.lexsort((inside, *reversed(columns), -preferred))
-            yield from inside[order[1:]].tolist()
+        yield int(first[0])  # `inside` is ascending
+        order = np.lexsort((inside, *(column(inside) for column in reversed(columns))))
+        yield from inside[order[1:]].tolist()
 
-    def _leaf_capacity(self, group: CompiledGroup, inside: Ints) -> tuple[Ints, Ints]:
-        """Return for each of some domains how many members of a leaf fit, and how many pods of its kinds."""
-        most = np.zeros(len(inside), dtype=np.int64)
+    def _columns(self, group: CompiledGroup) -> list[DomainColumn]:
+        """Return what the domains of a group are sorted by, the most important first."""
+        columns: list[DomainColumn] = []
+        if self.preferred:
+            columns.append(lambda domains: -self._preferred_in(group, domains))
+        scores: list[DomainColumn] = []
+        if self.scores is not None:
+            scores.append(lambda domains: -self._scores_in(group, domains))
+        if self.compactness is not None:
+            return columns + self.compactness.order_domains(group, self._capacity, scores)
+        capacity = self._capacity(group, group.level.keys, group.level.domain).__getitem__
+        if self.strategy == "roomy":
+            return [*columns, lambda domains: -self._most(group, domains), *scores, capacity]
+        return [*columns, *scores, capacity, lambda domains: -self._most(group, domains)]
+
+    def _most(self, group: CompiledGroup, domains: Ints) -> Ints:
+        """Return how many members of a leaf fit in each of some domains, of a composite the upper bound."""
+        if not group.leaf:
+            return self.bounds.best[group.index][domains]
+        most = np.zeros(len(domains), dtype=np.int64)
         for kind, members in group.members.items():
-            total = self.counts.total(kind, group.level.keys, group.level.domain)[inside]
+            total = self.counts.total(kind, group.level.keys, group.level.domain)[domains]
             most += np.minimum(total, len(members))
-        return most, self._capacity(group, group.level.keys, group.level.domain)[inside]
+        return most
 
     def _capacity(self, group: CompiledGroup, key: DomainKey, domain: Ints) -> Ints:
         """Return how many pods each domain can hold: of a leaf those of its kinds, of a composite all of the tree before any is placed."""

@@ -32,7 +32,7 @@ from extender.core.planner.model.node_table import FIT_MAX, Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, with_keys
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, WishOutcome, WishValue
-from extender.core.planner.solve.compactness import fewest_first
+from extender.core.planner.solve.compactness import fewest_first, first_pods
 from extender.core.planner.solve.direct_placement import (
     best_region,
     best_region_of_two,
@@ -471,14 +471,15 @@ class _PreferredSearch:
             divisions = divided_by_weight(level.domain[chosen], fit[chosen], fits, sizes, weights)
         other = {**self.solution}
         for group, amounts in zip(groups, divisions, strict=False):
-            seats = np.repeat(chosen, amounts)
+            left = amounts
             for leaf in self._pods_of(group.index).leaves:
                 for kind, pods in self.solution.get(leaf, {}).items():
-                    number = sum(pods.values())
-                    used, amount = np.unique(seats[:number], return_counts=True)
-                    dealt = dict(zip(used.tolist(), amount.tolist(), strict=True))
-                    other[leaf] = {**other[leaf], kind: dealt}
-                    seats = seats[number:]
+                    dealt = first_pods(left, sum(pods.values()))
+                    left = left - dealt
+                    used = np.flatnonzero(dealt)
+                    used = used[np.argsort(chosen[used])]
+                    on_nodes = zip(chosen[used].tolist(), dealt[used].tolist(), strict=True)
+                    other[leaf] = {**other[leaf], kind: dict(on_nodes)}
         value = count.value(self.solution)
         kept = self._keeps(other) and (alike or self._has_capacity(other))
         if kept and count.value(other) <= value:
@@ -566,7 +567,8 @@ class _PreferredSearch:
         if not both.any():
             return [1, 1]
         demand = sizes[0] * asks[0].astype(np.float64) + sizes[1] * asks[1]
-        share = demand / np.maximum(self.problem.free.sum(axis=0, dtype=np.float64), 1)
+        free = np.ascontiguousarray(self.problem.free)  # rounding follows the order of addition
+        share = demand / np.maximum(free.sum(axis=0, dtype=np.float64), 1)
         axis = int(np.where(both, share, -1).argmax())
         step = math.gcd(int(asks[0][axis]), int(asks[1][axis]))
         return [int(ask[axis]) // step for ask in asks]
@@ -581,7 +583,8 @@ class _PreferredSearch:
         is_used = np.zeros(len(amounts), dtype=np.bool_)
         for index, by_kind in solution.items():
             for kind, pods_on in by_kind.items() if index not in without else ():
-                nodes, pods = list(pods_on), np.array(list(pods_on.values()), dtype=np.int64)
+                nodes = np.fromiter(pods_on, np.int64, len(pods_on))
+                pods = np.fromiter(pods_on.values(), np.int64, len(pods_on))
                 amounts[nodes] += pods[:, None] * self.problem.requests[kind]
                 is_used[nodes] = True
         used = np.flatnonzero(is_used)

@@ -266,6 +266,15 @@ async def test_stale_nominations_are_cleared_in_the_order_of_names():
         ]
 
 
+async def test_the_nomination_of_a_member_that_terminates_is_cleared():
+    """A finalizer keeps the object, and kube-scheduler counts its nomination until it is gone."""
+    async with await leading(*gated(minimum=3)) as stage:
+        stage.start(stage.parts.nominator.run())
+        stage.cluster.change_pod("g-0", nominated="n0", deleting=True)
+        await stage.one_pass()
+        await eventually(lambda: stage.cluster.pod("g-0").nominated is None, "the removal")
+
+
 async def test_a_restart_does_not_repeat_what_the_view_shows():
     """After kill -9 only what is missing is done: here one nomination and one gate."""
     async with await leading(*gated(pods=3)) as stage:
@@ -424,6 +433,8 @@ async def test_satisfied_is_terminal():
         written = len(stage.cluster.did("set_conditions"))
         stage.cluster.delete_pod("g-0")
         stage.cluster.add(a_pod("g-2", "g", requests={GPU: 99}))
+        await stage.settled()
+        await eventually(lambda: not stage.parts.termination_reasons.awaited, "how g-0 ended")
         await stage.settled()
         await reported(stage)
         condition = stage.cluster.group("g").conditions[0]

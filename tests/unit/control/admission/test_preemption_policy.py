@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from extender.control.admission.preemption_policy import PreemptionPolicy
+from extender.control.binding.bind_barrier import UNSURE_MS
 from extender.core.log.events import (
     AssignmentRecord,
     GangAdmitted,
@@ -18,6 +19,7 @@ from extender.core.log.events import (
     ReservationReleased,
     VictimGone,
 )
+from extender.core.model.errors import ClusterUnavailable
 from extender.core.model.ids import PlanId
 from extender.core.planner.plan_types import Refusal, SearchEffort
 from extender.core.planner.preempt.victim_search import NoPreemption
@@ -128,6 +130,39 @@ async def test_unbound_reservations_give_way_before_any_running_pod():
         assert names.index("ReservationReleased") + 1 == names.index("PreemptionPlanned")
         assert stage.where("hi") == {"hi-0": "n0", "hi-1": "n1"}
         assert not stage.event_data(VictimGone)
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+async def test_a_gang_is_evicted_when_it_is_known_which_of_its_members_are_bound(carried_out):
+    """The Binding of one member got no answer. Its reservation stays until the view shows the pod, or 15 s are over; no search spins."""
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    async with await leading(*nodes, *a_gang("low", pods=2, requests=ONE)) as stage:
+        await settled(stage, 2)
+        stage.cluster.fault = lambda verb, name: (
+            ClusterUnavailable("503") if (verb, name) == ("bind", "default/low-0") else None
+        )
+        calls = [stage.bind("low-0"), stage.bind("low-1")]
+        assert await calls[1] == ""
+        uid, where = stage.ref("low-0").uid, stage.where("low")["low-0"]
+        await eventually(lambda: stage.barriers.maybe_bound() - stage.barriers.posted() == {uid})
+        stage.cluster.add(*preemptor_tree())
+        await settled(stage)
+        assert not stage.event_data(PreemptionPlanned, ReservationReleased, GangUnschedulable)
+        woken = stage.barriers.wakeup.revision
+        await settled(stage)
+        assert stage.barriers.wakeup.revision == woken
+        if carried_out:
+            stage.cluster.change_pod("low-0", node=where, phase="Running")
+        else:
+            stage.clock.advance(UNSURE_MS / 1000 + 0.001)
+            stage.leader.lease.until_ms = stage.clock.monotonic_ms() + 60_000
+        await settled(stage)
+        (planned,) = stage.event_data(PreemptionPlanned)
+        victims = {pod.pod for unit in planned.victims for pod in unit.pods}
+        released = {p.pod for e in stage.event_data(ReservationReleased) for p in e.pods}
+        assert victims | released == {"default/low-0", "default/low-1"}
+        assert ("default/low-0" in released) == (not carried_out)
+        await asyncio.wait(calls)
 
 
 async def test_two_preemptors_do_not_share_one_capacity():

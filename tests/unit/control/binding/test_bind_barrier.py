@@ -17,7 +17,7 @@ from extender.core.log.events import (
 )
 from extender.core.model.errors import ClusterUnavailable, RequestRejected
 from extender.core.model.pod_groups import composite_key
-from extender.core.model.pods import GATE
+from extender.core.model.pods import GATE, PodEnd
 from tests.support.service.fakes import Stage, check_state
 from tests.support.service.manifest_builders import GPU, a_gang, a_group, a_node, a_pod
 from tests.support.waiting import eventually
@@ -478,6 +478,47 @@ async def test_a_bound_member_that_vanishes_unseen_gives_its_capacity_back():
         ]
         assert stage.event_data(ReservationReleased) == []
         assert not stage.root("g").reservations
+
+
+async def test_a_barrier_whose_bound_members_are_lost_waits_for_the_minimum_again():
+    """One of two is bound, the other Binding fails, and the bound one is lost: its replacement does not go alone."""
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+        refusal = RequestRejected("409 conflict")
+        stage.cluster.fault = lambda verb, name: (
+            refusal if (verb, name) == ("bind", "default/g-1") else None
+        )
+        assert sorted(await asyncio.gather(stage.bind("g-0"), stage.bind("g-1"))) == [
+            "",
+            "409 conflict",
+        ]
+        stage.cluster.fault = lambda verb, name: None
+        await stage.settled()
+        stage.cluster.delete_pod("g-0")
+        stage.cluster.add(a_pod("g-0", "g", requests={GPU: 1}, uid="again"))
+        await stage.settled()
+        assert len(stage.event_data(MemberTerminated)) == 1
+        assert set(stage.where("g")) == {"g-0", "g-1"}
+        held = stage.bind("g-0")
+        await quiet()
+        assert not held.done()
+        assert await asyncio.gather(held, stage.bind("g-1")) == ["", ""]
+
+
+async def test_a_member_that_has_succeeded_counts_for_the_barrier():
+    """One of two is bound and ends well before the other Binding is tried again: the minimum has arrived."""
+    async with await admitted(*a_gang("g", pods=2)) as stage:
+        refusal = RequestRejected("409 conflict")
+        stage.cluster.fault = lambda verb, name: (
+            refusal if (verb, name) == ("bind", "default/g-1") else None
+        )
+        await asyncio.gather(stage.bind("g-0"), stage.bind("g-1"))
+        stage.cluster.fault = lambda verb, name: None
+        await stage.settled()
+        stage.cluster.end_pod("g-0", PodEnd("ended", "Succeeded", "n0"))
+        await stage.settled()
+        await stage.one_pass()  # the API server was asked how it ended
+        assert stage.root("g").succeeded == {"g": 1}
+        assert await stage.bind("g-1") == ""
 
 
 BASIC = [

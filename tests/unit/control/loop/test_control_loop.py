@@ -287,6 +287,30 @@ async def test_an_unredeemed_reservation_expires():
         assert "was released" in await second
 
 
+@pytest.mark.parametrize("bound", [1, 2])
+async def test_reservations_of_a_started_gang_of_which_no_member_arrives_expire(bound):
+    """Those that its minimum waits for end, and are planned anew; those beyond a minimum that is bound stay."""
+    async with await leading(
+        a_node("n0", gpu=4), *a_gang("g", pods=4, minimum=2), reservation_ttl_s=300
+    ) as stage:
+        await stage.one_pass()
+        for name in [f"g-{n}" for n in range(bound)]:
+            stage.cluster.change_pod(name, node=stage.reserved_node(name), phase="Running")
+        await stage.one_pass()
+        for seconds in (299, 2):
+            assert stage.event_data(ReservationReleased) == []
+            stage.clock.advance(seconds)
+            stage.leader.lease.renew_from(stage.clock.monotonic_ms())
+            await stage.one_pass()
+        released = stage.event_data(ReservationReleased)
+        unused = [["default/g-1", "default/g-2", "default/g-3"]] if bound == 1 else []
+        assert [[p.pod for p in f.pods] for f in released] == unused
+        assert [f.reason for f in released] == ["expired"] * len(unused)
+        await stage.one_pass()
+        assert len(stage.event_data(GangExtended)) == len(unused)
+        assert len(stage.root("g").reservations) == 4 - bound
+
+
 async def test_a_crash_between_two_events_loses_nothing():
     """Kill after any pass and go on with another replica: one admission per tree, the same reservations."""
     async with await leading(

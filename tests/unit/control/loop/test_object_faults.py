@@ -38,7 +38,7 @@ from extender.core.log.events import (
     VictimGone,
 )
 from extender.core.model.cluster_view import Guard, with_guard
-from extender.core.model.errors import CorruptLog
+from extender.core.model.errors import ClusterUnavailable, CorruptLog
 from extender.core.preempt import preemption_lifecycle
 from extender.core.reconcile import cluster_reconciliation, drift, reconciliation
 from extender.runtime import periodic
@@ -572,3 +572,19 @@ async def test_a_pass_that_fails_is_tried_again_and_the_log_ends_the_loop(monkey
         await eventually(loop.done, "the end of the loop")
         with pytest.raises(CorruptLog):
             loop.result()
+
+
+async def test_an_api_server_that_is_away_is_no_defect(caplog):
+    """A leader whose view cannot catch up gives its passes up, and tries again without an alert."""
+    async with Stage(a_node("n0", gpu=2), *a_gang("g", pods=2)) as stage:
+        await stage.lead()
+        before = faults("control loop")
+        stage.cluster.fault = lambda verb, _: (
+            ClusterUnavailable("503") if verb == "catch_up" else None
+        )
+        stage.start(stage.control_loop.run())
+        await eventually(lambda: "pass given up" in caplog.text, "the first pass")
+        stage.cluster.fault = lambda *_: None
+        await eventually(lambda: stage.event_data(GangAdmitted), "the admission")
+        assert faults("control loop") == before
+        assert not [r for r in caplog.records if r.levelname == "ERROR"]

@@ -20,7 +20,7 @@ BEGINS = {
     "admission/pending_trees.py": {"admit_postponed", "_perform"},
     "admission/tree_searches.py": {"away", "_run"},
     # Writes look again when they may act: each is a step of its own.
-    "actuators/nominator.py": {"_carry_out", "_claim_of", "_is_current"},
+    "actuators/nominator.py": {"_carry_out", "_claim_of", "_is_current", "_wake_or_clear", "_path_of"},
     "actuators/evictor.py": {"_still_due", "_wait_and_recheck", "_mark_groups", "_lost"},
     "actuators/move_controller.py": {
         "_process", "_keeps",

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from extender.control.published import termination_reasons
 from extender.core.log.events import (
     GangAdmitted,
     GangExtended,
@@ -58,6 +59,34 @@ async def taken_over(stage):
     await again.lead()
     await settled(again)
     return again
+
+
+async def test_a_gang_is_planned_after_its_loss_is_recorded(monkeypatch):
+    """While the API server is asked how a member ended, its gang is not refused for what is held for it."""
+    stage = await running()
+    answers, inner = asyncio.Event(), stage.cluster.ending
+
+    async def ending(pod):
+        await answers.wait()
+        return await inner(pod)
+
+    monkeypatch.setattr(stage.cluster, "ending", ending)
+    monkeypatch.setattr(termination_reasons, "WAIT_S", 600)
+    node = stage.cluster.pod("g-0").node
+    stage.cluster.delete_pod("g-0")
+    stage.cluster.add(a_pod("g-2", "g", requests={GPU: 1}))
+    refusals = stage.names().count("GangUnschedulable")
+    await stage.one_pass()
+    assert stage.names().count("GangUnschedulable") == refusals
+    assert stage.event_data(MemberTerminated) == []
+    assert not stage.root("g").reservations
+    answers.set()
+    await settled(stage)
+    assert stage.where("g") == {"g-2": node}
+    assert not stage.root("g").replacement_holds
+    assert stage.names().count("GangUnschedulable") == refusals
+    assert len(stage.event_data(MemberTerminated)) == 1
+    await stage.killed()
 
 
 @pytest.mark.parametrize("crashes", [False, True])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from extender.core.admit.plan_request import TreeParts, plan_request, ruled_part
 from extender.core.admit.verdict_events import EventContext, decide_verdict
 from extender.core.capacity.free_capacity import NodeRowCache
-from extender.core.log.events import GangScheduled, PodBound
+from extender.core.log.events import GangScheduled, PodBound, ReservationReleased
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import NodeName, PlanId
 from extender.core.model.pods import EXEMPT_NAMESPACES
@@ -22,6 +23,7 @@ from extender.core.preempt.disruption_units import (
     may_preempt,
 )
 from extender.core.preempt.preemption_lifecycle import STUCK_AFTER_US
+from extender.core.preempt.preemption_planning import decide_preemption, unbound_reservations
 from tests.support.planning import preemption_checker
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, a_budget, a_group, a_node, a_pod
@@ -62,7 +64,7 @@ class Case:
             self.view, self.state, forest_of(self.view), tree, ruled=ruled, **options
         )
         head = msgspec.structs.replace(
-            evictable, units=(), going=(), shapes=(), gangs=(), budgets=()
+            evictable, units=(), going=(), shapes=(), gangs=(), budgets=(), dependents=UNSET
         )
         assert from_parts(head, to_parts(evictable)) == evictable, "not as it comes back"
         return msgspec.structs.replace(self.request(name), evictable=evictable)
@@ -321,22 +323,68 @@ def test_a_spared_unit_is_left_alone():
     assert found.spared == ("Pod/default/runs",)
 
 
-def test_a_started_gang_is_completed_not_stopped():
-    """C.6: with one member bound and the minimum not, the rest of the reservation stays."""
+def started(*bound, pods=2, gpu=1, whole=False, asks=2, nodes=2):
+    """The gang `low`, of which some members run and the others have reservations, and `high`, which needs pods of its size."""
+    low, *members = gang("low", pods, 50, requests={GPU: 1})
+    low = a_group("low", gang=pods, priority=50, whole=whole)
     case = Case(
-        a_node("n0", gpu=2), *gang("low", 2, 50, requests={GPU: 1}),
-        *gang("high", 1, 100, requests={GPU: 1}),
+        *(a_node(f"n{i}", gpu=gpu) for i in range(nodes)), low, *members,
+        *gang("high", asks, 100, requests={GPU: 1}),
     )  # fmt: skip
     case.admit("low")
-    assert [len(u.pods) for u in case.evictable().units] == [2]
     root = case.tree("low").root
-    (first, *_) = case.tree("low").pods
-    event = PodBound(
-        pod=first.path, uid=first.uid, group="low", node=NodeName("n0"), plan=PlanId("plan-1")
-    )
-    case.state = folded(case.state, (root.uid, root.key.path, event))
-    case.cluster.change_pod(first.name, node="n0")
+    for pod in [pod for pod in case.tree("low").pods if pod.name in bound]:
+        node = case.state.gangs[root.uid].reservations[pod.uid].node
+        event = PodBound(pod=pod.path, uid=pod.uid, group="low", node=node, plan=PlanId("plan-1"))
+        case.state = folded(case.state, (root.uid, root.key.path, event))
+        case.cluster.change_pod(pod.name, node=node)
+    return case
+
+
+def test_a_started_gang_is_completed_not_stopped():
+    """C.6: with one member bound and the minimum not, the rest of the reservation does not go alone."""
+    case = started(gpu=2, nodes=1, asks=1)
+    assert [len(u.pods) for u in case.evictable().units] == [2]
+    case = started("low-0", gpu=2, nodes=1, asks=1)
     assert units(case.evictable(), "reservation") == {}
+
+
+@pytest.mark.parametrize("maybe_bound", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("bound", [("low-0",), ("low-0", "low-1")])
+def test_the_reservations_of_a_started_gang_go_with_its_eviction(whole, bound, maybe_bound):
+    """E-10: the gang that needs all of their nodes is not impossible, whether one member is bound or more."""
+    case = started(*bound, pods=3, whole=whole, asks=3, nodes=3)
+    expected = {pod.uid for pod in case.tree("low").pods if pod.node is None}
+    made = case.preempt(moment=EvictableContext(maybe_bound=expected if maybe_bound else ()))
+    assert isinstance(made, PreemptionPlan)
+    assert {pod.pod for unit in made.victims for pod in unit.pods} == {
+        f"default/{name}" for name in bound
+    }
+    drafts = decide_preemption(
+        case.view, case.state, forest_of(case.view), case.tree(), case.asking(), made, RECIPE
+    )
+    released = [d.data for d in drafts if isinstance(d.data, ReservationReleased)]
+    assert {pod.uid for each in released for pod in each.pods} == expected
+
+
+def test_a_reservation_stays_where_a_part_of_its_started_gang_is_enough():
+    """Two members run on two nodes, and one of these is needed: the third keeps its reservation, for the gang may be completed."""
+    case = started("low-0", "low-1", pods=3, asks=1, nodes=3)
+    made = case.preempt()
+    assert isinstance(made, PreemptionPlan)
+    uids = {pod.uid for unit in made.victims for pod in unit.pods}
+    assert len(uids) == 1
+    assert unbound_reservations(case.view, case.state, forest_of(case.view), uids) == []
+
+
+def test_a_member_on_a_lost_node_keeps_no_reservation_of_its_gang():
+    """No unit has it, so that no eviction waits for it."""
+    case = started("low-0", "low-1", pods=3, whole=True, asks=1, nodes=3)
+    lost, evicted = (p for p in case.tree("low").pods if p.node is not None)
+    case.cluster.delete_node(lost.node)
+    held = unbound_reservations(case.view, case.state, forest_of(case.view), {evicted.uid})
+    assert [reservation.pod for reservation in held] == ["default/low-2"]
 
 
 @pytest.mark.parametrize("maybe_bound", [False, True])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extender.core.log.events import (
@@ -416,7 +416,7 @@ def test_a_lost_node_gives_its_reservations_back(gone):
 
 
 def test_expiry_takes_whole_trees_that_have_not_started():
-    """A reservation past its time is released with its tree; a started tree is left alone."""
+    """A reservation past its time is released with its tree; a member that is bound just now counts as progress."""
     scene = Scene(pods=2)
     late = ReconcileContext(actor="t", cause="t", expired=frozenset({scene.uid}))
     assert [(f.reason, len(f.pods)) for f in scene.decide(late)] == [("expired", 2)]
@@ -424,6 +424,32 @@ def test_expiry_takes_whole_trees_that_have_not_started():
     scene.bind("g-0")
     late = ReconcileContext(actor="t", cause="t", expired=frozenset({scene.uid}))
     assert kinds(scene.decide(late)) == ["PodBound"]
+
+
+def test_expiry_takes_from_a_started_gang_what_its_minimum_waits_for():
+    """Nothing but their members' arrival at bind would end these reservations."""
+    scene = Scene(pods=4, minimum=3)
+    scene.bind("g-0")
+    scene.decide()
+    unsure = scene.state_uid("g-1")
+    late = ReconcileContext(
+        actor="t", cause="t", expired=frozenset({scene.uid}), maybe_bound=frozenset({unsure})
+    )
+    (event,) = scene.decide(late)
+    assert (event.reason, event.message) == ("expired", "the reservation was not used in time")
+    assert [p.pod for p in event.pods] == ["default/g-2", "default/g-3"]
+    assert list(scene.root.reservations) == [unsure]
+
+
+def test_expiry_leaves_members_beyond_a_minimum_that_is_bound():
+    scene = Scene(pods=4, minimum=2)
+    scene.bind("g-0", "g-1")
+    scene.decide()
+    late = ReconcileContext(actor="t", cause="t", expired=frozenset({scene.uid}))
+    assert scene.decide(late) == []
+    scene.cluster.delete_pod("g-3")
+    (event,) = scene.decide(late)
+    assert [p.pod for p in event.pods] == ["default/g-3"]
 
 
 def test_capacity_taken_by_others_supersedes_the_lowest_priority_first():
@@ -561,6 +587,7 @@ ACTIONS = [
 
 
 @examples(150)
+@example(actions=["bind g-0", "delete g-1", "node n0"], look_between=False, minimum=2)
 @given(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=6), st.booleans(), st.integers(1, 4))
 def test_any_prefix_of_a_decision_is_sound(actions, look_between, minimum):
     """Whatever happens to a gang of 4: after every prefix of a decision the invariants hold, and deciding again leads to the same place."""

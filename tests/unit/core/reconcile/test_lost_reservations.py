@@ -16,10 +16,11 @@ from extender.core.log.events import (
 from extender.core.log.reservation_state import EMPTY
 from extender.core.model.ids import GangUid, NodeName, PlanId
 from extender.core.model.nodes import Taint
-from extender.core.model.pods import PodShape, Toleration
+from extender.core.model.pods import PodEnd, PodShape, Toleration
+from extender.core.reconcile.cluster_reconciliation import DELETED_UNBOUND
 from extender.core.reconcile.drift import ReconcileContext
 from extender.core.reconcile.reconciliation import Reconciliation
-from extender.core.reconcile.reservation_checks import unfit_pods
+from extender.core.reconcile.reservation_checks import incomplete_groups, unfit_pods
 from extender.snapshots.state_loader import decode_state, encode_state
 from tests.support.service.fakes import FakeCluster, forest_of
 from tests.support.service.manifest_builders import GPU, RACK, a_gang, a_group, a_node, a_pod
@@ -31,10 +32,10 @@ NODES = ("n0", "n1")
 class Scene:
     """A tree of two leaves with two pods each, one leaf per node, all in rack a, admitted."""
 
-    def __init__(self, minimum=2, **spec):
+    def __init__(self, minimum=2, root_minimum=2, **spec):
         self.cluster = FakeCluster(
             *(a_node(n, {RACK: "a", "pool": "p"}, gpu=4) for n in NODES),
-            a_group("root", gang=2, composite=True, topo=RACK),
+            a_group("root", gang=root_minimum, composite=True, topo=RACK),
             *(a_group(leaf, gang=minimum, parent="root") for leaf in ("x", "y")),
             *(
                 a_pod(f"{leaf}-{n}", leaf, requests={GPU: 1}, **spec)
@@ -57,7 +58,7 @@ class Scene:
             priority=0,
             groups=(
                 GroupRecord(
-                    kind="CompositePodGroup", name="root", minimum=2, domain={RACK: "a"},
+                    kind="CompositePodGroup", name="root", minimum=root_minimum, domain={RACK: "a"},
                     uid=root.uid,
                 ),
                 *leaves,
@@ -157,6 +158,91 @@ def test_a_started_tree_loses_only_the_affected_pods(words, how):
     WAYS[words](scene)
     (event,) = released(scene.decide(now))
     assert (event.reason, pods_of(event)) == ("node-lost", ["x-0", "x-1"])
+
+
+@pytest.mark.parametrize("gone", ["deleted", "ended"])
+@pytest.mark.parametrize("started", [True, False])
+def test_a_child_group_that_cannot_reach_its_minimum_any_more_keeps_no_reservation(started, gone):
+    """Another child group runs, or is enough for the tree; this one could only be bound below its minimum."""
+    scene, now = Scene(root_minimum=1), ME
+    if started:
+        scene.bind("x-0", "x-1")
+    uid = scene.cluster.pod("y-1").uid
+    scene.cluster.delete_pod("y-1")
+    if gone == "ended":
+        now = ReconcileContext(actor="t", cause="t", ends={uid: PodEnd("ended", "Failed")})
+    (event,) = released(scene.decide(now))
+    assert (event.reason, pods_of(event)) == ("deleted", ["y-0", "y-1"])
+    assert event.message == (
+        f"the minimum of PodGroup default/y no longer holds: {gone} before it was bound: default/y-1"
+    )
+    assert scene.decide() == []
+
+
+@pytest.mark.parametrize("how", ["bound", "in flight", "without an answer"])
+def test_a_child_group_of_which_a_member_runs_or_may_run_is_completed(how):
+    scene = Scene(root_minimum=1)
+    scene.bind("x-0", "x-1")
+    uids = frozenset({scene.cluster.pod("y-0").uid})
+    now = ReconcileContext(
+        actor="t",
+        cause="t",
+        started=frozenset({scene.uid}),
+        maybe_bound=uids if how == "without an answer" else frozenset(),
+        binding=uids if how == "in flight" else frozenset(),
+    )
+    if how == "bound":
+        scene.bind("y-0")
+    scene.cluster.delete_pod("y-1")
+    (event,) = released(scene.decide(now))
+    assert (event.message, pods_of(event)) == (f"{DELETED_UNBOUND} default/y-1", ["y-1"])
+
+
+GROUPS = {
+    # name: parent, minimum, required
+    "a leaf in a composite in a composite": [
+        ("root", "", 1, ()), ("c", "root", 2, ()), ("x", "c", 2, ()), ("y", "c", 2, ()),
+        ("z", "root", 1, ()),
+    ],
+    "a required child": [
+        ("root", "", 1, ()), ("c", "root", 1, ("y",)), ("x", "c", 2, ()), ("y", "c", 2, ()),
+        ("z", "root", 1, ()),
+    ],
+}  # fmt: skip
+
+
+def records(tree):
+    composites = {"root", "c"}
+    return tuple(
+        GroupRecord(
+            kind="CompositePodGroup" if name in composites else "PodGroup",
+            name=name,
+            parent=parent,
+            minimum=minimum,
+            required=required,
+        )
+        for name, parent, minimum, required in tree
+    )
+
+
+@pytest.mark.parametrize("tree", GROUPS)
+def test_the_uppermost_group_that_is_short_counts_for_all_leaves_below_it(tree):
+    """Without y its parent is short, and with it the other leaf; not a leaf beside them."""
+    short = incomplete_groups(records(GROUPS[tree]), {"x": 2, "y": 1, "z": 1})
+    assert {leaf: group.name for leaf, group in short.items()} == {"x": "c", "y": "c"}
+    short = incomplete_groups(records(GROUPS[tree]), {"x": 2, "y": 1, "z": 1}, {"x"})
+    assert {leaf: group.name for leaf, group in short.items()} == {"y": "y"}
+    assert incomplete_groups(records(GROUPS[tree]), {"x": 2, "y": 2}).keys() == {"z"}
+
+
+def test_a_child_group_that_its_parent_does_not_need_leaves_it_complete():
+    groups = records([("root", "", 1, ()), ("x", "root", 2, ()), ("y", "root", 2, ())])
+    assert set(incomplete_groups(groups, {"x": 2, "y": 1})) == {"y"}
+    # nothing is enough for the root
+    assert {g.name for g in incomplete_groups(groups, {"x": 1}).values()} == {"root"}
+    started = incomplete_groups(groups, {"x": 1}, started=True)
+    assert {leaf: g.name for leaf, g in started.items()} == {"x": "x", "y": "y"}
+    assert incomplete_groups((), {}, started=True) == {}
 
 
 def test_an_extra_on_a_lost_node_is_released_alone():

@@ -26,7 +26,7 @@ from extender.core.model.pods import Pod, PodShape
 from extender.core.model.visibility import EVERYTHING
 from extender.core.planner.plan_types import COMPLETE
 from extender.core.reconcile.reservation_checks import retry_time_us
-from extender.queries.explain.explain_service import ExplainService, LiveProgress, _forest_around
+from extender.queries.explain.explain_service import ExplainService, _forest_around
 from extender.queries.explain.explanation import CHECKS
 from extender.queries.explain.name_lookup import WantedName, all_names, parse_name, similar_names
 from extender.runtime import cooperative_yield
@@ -56,20 +56,13 @@ def a_stage(*more, nodes: int = 4) -> Stage:
 def explaining(stage):
     """Return a function that explains a name on the cluster of a stage."""
     plans = live_plans(stage)
-    published = stage.parts.exchange.published
     service = ExplainService(
         stage.cluster,
         stage.leader,
         stage.clock,
         plans.plan_live,
-        live=lambda: LiveProgress(
-            waits=(published.paused, published.limited, published.searches),
-            at_bind=stage.barriers.members_at_bind(),
-            unheld=published.unheld,
-            lost_in_vain=published.lost_in_vain,
-            planned_again_us=published.planned_again_us,
-            victims_again_us=published.victims_again_us,
-        ),
+        live=lambda: stage.parts.exchange.published,
+        at_bind=stage.barriers.members_at_bind,
     )
 
     async def ask(text: str, namespace: str = "default"):

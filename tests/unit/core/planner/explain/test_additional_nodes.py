@@ -9,7 +9,13 @@ import msgspec
 import pytest
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.pods import HostPort, PodShape
+from extender.core.model.pods import (
+    HostPort,
+    NodeSelector,
+    NodeSelectorRequirement,
+    PodShape,
+    SelectorTerm,
+)
 from extender.core.planner.explain.additional_nodes import HOSTNAME, _copy, with_added
 from extender.core.planner.plan_types import (
     Plan,
@@ -98,14 +104,32 @@ def test_a_new_node_is_a_new_domain_where_each_node_is_one():
 
 
 def fewest_more_nodes(request: PlanRequest) -> int | None:
-    """Return with how many nodes like one that there is, in its rack or each in a rack of its own, a tree fits: by trying all."""
+    """Return with how many nodes like one that there is, in its rack, each in a rack of its own or all in a new one, a tree fits: by trying all."""
     bare = msgspec.structs.replace(request, explain=False)
-    for count, like in itertools.product((1, 2), request.nodes):
-        for own in ({HOSTNAME}, {HOSTNAME, "rack"}):
-            new = tuple(_copy(like, number, frozenset(own)) for number in range(count))
+    places: tuple[dict[str, str], ...] = (
+        {},
+        {"rack": "own"},
+        {"rack": "new"},
+        {"rack": "new", "zone": "new"},
+    )
+    for count, like in itertools.product((1, 2, 3), request.nodes):
+        for place in places:
+            new = tuple(at_place(like, number, place) for number in range(count))
             if isinstance(plan(msgspec.structs.replace(bare, nodes=request.nodes + new)), Plan):
                 return count
     return None
+
+
+def at_place(like: PlanNode, number: int, place: dict[str, str]) -> PlanNode:
+    """Return an empty node like one that there is, in its domains but for some: one of its own, or the one new domain."""
+    name = f"{like.name}+{number}"
+    labels = {key: name if place[key] == "own" else "new" for key in place if key in like.labels}
+    return msgspec.structs.replace(
+        like,
+        name=NodeName(name),
+        labels={**like.labels, HOSTNAME: name, **labels},
+        free=like.allocatable,
+    )
 
 
 def a_rule(kind: str, racks: Sequence[str], *, about: bool = False) -> PlanRule:
@@ -148,6 +172,74 @@ def test_more_nodes_are_named_where_rules_count_the_same_domains(
     refusal = plan(request)
     assert isinstance(refusal, Refusal)
     (change,) = (change for change in refusal.changes if change.kind == "nodes")
+    assert sum(added.count for added in change.added) == fewest_more_nodes(request)
+    extended = msgspec.structs.replace(request, nodes=with_added(fleet, change.added))
+    assert isinstance(plan(extended), Plan)
+
+
+SLOT = "example.com/slot"
+
+
+@pytest.mark.parametrize("affinity", [False, True], ids=["nodeSelector", "required affinity"])
+def test_more_nodes_are_named_where_each_node_has_another_value_of_a_selected_key(affinity):
+    """A new node like n1 has its label, so the pods may run there."""
+    term = SelectorTerm(labels=(NodeSelectorRequirement(SLOT, "In", ("s1", "s7")),))
+    asking = {"selectors": (NodeSelector(terms=(term,)),)} if affinity else {"node_selector": ((SLOT, "s1"),)}  # fmt: skip
+    shape = msgspec.structs.replace(GPU, **asking)
+    fleet = tuple(
+        msgspec.structs.replace(each, labels={**each.labels, SLOT: f"s{number}"})
+        for number, each in enumerate((node("n0", "r0", 8), node("n1", "r0", 4)))
+    )
+    request = PlanRequest(root=a_gang(3, topology=False), nodes=fleet, shapes=(shape,))
+    refusal = plan(request)
+    assert isinstance(refusal, Refusal)
+    (change,) = (change for change in refusal.changes if change.kind == "nodes")
+    assert change.text == f"1 more empty node like n1, with {SLOT}=s1"
+    assert sum(added.count for added in change.added) == fewest_more_nodes(request)
+    extended = msgspec.structs.replace(request, nodes=with_added(fleet, change.added))
+    assert isinstance(plan(extended), Plan)
+
+
+def in_zone(zone: str, *nodes: PlanNode) -> tuple[PlanNode, ...]:
+    return tuple(
+        msgspec.structs.replace(each, labels={**each.labels, "zone": zone}) for each in nodes
+    )
+
+
+@pytest.mark.parametrize(
+    ("pods", "topology", "asked", "text"),
+    [
+        (5, ("rack",), {"exclusive": "rack"}, "3 more empty nodes like n0 in one new rack"),
+        (4, ("rack",), {"closed": "rack"}, "2 more empty nodes like n0 in one new rack"),
+        (3, ("rack",), {"rules": "apart"}, "2 more empty nodes like n0 in one new rack"),
+        (3, ("zone", "rack"), {"closed": "rack"}, "2 more empty nodes like n0 in one new rack of z0"),
+        (3, ("zone", "rack"), {"closed": "zone"}, "2 more empty nodes like n0 in one new rack of one new zone"),
+        (3, ("rack",), {"closed": "zone"}, "2 more empty nodes like n0 in one new rack of one new zone"),
+        (2, ("rack",), {"closed": "rack"}, "1 more empty node like n0, with its own rack"),
+        (3, (), {"closed": "rack"}, "2 more empty nodes like n0, each with its own rack"),
+    ],
+    ids=["exclusive", "other trees", "anti-affinity", "inside a zone", "a new zone", "a rack of a new zone", "one node", "anywhere"],
+)  # fmt: skip
+def test_several_new_nodes_in_one_new_domain(pods, topology, asked, text):
+    """Every domain of a required level is closed: a new one is named with as few nodes as it takes, compared with all."""
+    fleet = (
+        *in_zone("z0", node("n0", "r0", 8), node("n1", "r1", 8)),
+        *in_zone("z1", node("n2", "r2", 8)),
+    )
+    taken = {"rack": ("r0", "r1", "r2"), "zone": ("z0", "z1")}
+    root = msgspec.structs.replace(a_gang(pods, topology=True), topology=topology)
+    fields: dict[str, object] = {}
+    if key := asked.get("exclusive"):
+        root = msgspec.structs.replace(root, exclusive=PlanExclusive(key=key, taken=taken[key]))
+    if key := asked.get("closed"):
+        fields["closed"] = (PlanExclusive(key=key, taken=taken[key]),)
+    if kind := asked.get("rules"):
+        fields["rules"] = (a_rule(kind, taken["rack"]),)
+    request = PlanRequest(root=root, nodes=fleet, shapes=(GPU,), **fields)
+    refusal = plan(request)
+    assert isinstance(refusal, Refusal)
+    (change,) = (change for change in refusal.changes if change.kind == "nodes")
+    assert change.text == text
     assert sum(added.count for added in change.added) == fewest_more_nodes(request)
     extended = msgspec.structs.replace(request, nodes=with_added(fleet, change.added))
     assert isinstance(plan(extended), Plan)

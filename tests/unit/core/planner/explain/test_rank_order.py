@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
+from extender.core.model.nodes import SliceLevel
 from extender.core.model.pods import PodShape
 from extender.core.planner.explain.plan_builder import with_groups_in_order
 from extender.core.planner.model.node_table import NodeTable
@@ -21,6 +22,7 @@ from extender.core.planner.plan_types import (
     PlanNear,
     PlanNode,
     PlanRequest,
+    with_slices,
 )
 from extender.core.planner.planning import plan
 from tests.support.planning.plan_checker import faults
@@ -311,3 +313,20 @@ def test_members_without_ranks_have_the_order_of_their_age():
     result = placed(a_request(msgspec.structs.replace(leaf, members=(plain, *rest)), nodes))
     assert nodes_by_rank(result) == ["n1", "n1", "n0", "n0"]
     assert result.wishes == ()
+
+
+@pytest.mark.parametrize("racks", [2, 3, 4])
+def test_whole_slices_follow_each_other_to_the_smaller_last_one(racks):
+    """Slices of three and a last one of one pod: that in its rack comes before it, with as few changes of rack as possible."""
+    nodes = [a_node(f"n{i}", f"r{i}", "", 4) for i in range(racks)]
+    of = {node.name: node.labels for node in nodes}
+    leaf = a_leaf("g", range(3 * racks + 1))
+    gang = with_slices(leaf, [SliceLevel("rack", 3)], lambda name, key: of[name].get(key))
+    along = [of[node]["rack"] for node in nodes_by_rank(placed(a_request(gang, nodes)))]
+    slices = [along[i : i + 3] for i in range(0, 3 * racks, 3)]
+
+    def changed(order) -> int:
+        ranked = [*itertools.chain.from_iterable(order), along[-1]]
+        return sum(a != b for a, b in itertools.pairwise(ranked))
+
+    assert changed(slices) == min(map(changed, itertools.permutations(slices)))

@@ -212,10 +212,10 @@ def test_resources_are_no_part_of_a_conflict_with_anti_affinity_alone():
     assert "1 more empty node like n0" in refusal.relaxations
 
 
-@pytest.mark.parametrize("key", [HOSTNAME, "serial"])
+@pytest.mark.parametrize("key", [HOSTNAME, "machine"])
 def test_a_new_node_does_not_match_a_selector_for_one_node(key):
-    """A selector for a label that each node has with another value, and no topology constraint: a new node has its own."""
-    labels = [{"serial": f"s{n}", HOSTNAME: f"n{n}"} for n in (0, 1)]
+    """A selector for a label whose value is the name of the node: a new node has its own."""
+    labels = [{"machine": f"n{n}", HOSTNAME: f"n{n}"} for n in (0, 1)]
     nodes = tuple(node(n, "r0", labels=labels[n], gpu=n) for n in (0, 1))
     pinned = replace(GPU, node_selector=((key, labels[0][key]),))
     refusal = refused(leaf("train", 1), *nodes, shapes=(pinned,))

@@ -128,6 +128,15 @@ def test_no_set_is_cheaper_where_gangs_fill_the_cluster(request_):
     _agree(request_)
 
 
+@examples(1000, quick=40, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(full_clusters(reserved=2))
+def test_no_set_is_cheaper_where_victims_have_reservations_of_their_own(request_):
+    """What a unit, or all pods of a gang together, free beside their own capacity is counted once, and only then."""
+    _agree(request_)
+    encoded = encode(request_)
+    assert encode(decode(encoded.head, encoded.parts)).digest == encoded.digest
+
+
 @examples(400, quick=25, suppress_health_check=list(HealthCheck))
 @given(crowded(rules_=True))
 def test_agrees_where_pods_have_rules(request_):
