@@ -33,10 +33,13 @@ from tests.support.planning.static_filters_checker import passes
 Seats = Counter  # (key of a leaf, index of a node) -> new pods
 
 
-def wish_faults(request: PlanRequest, plan: Plan) -> list[str]:
+def wish_faults(request: PlanRequest, plan: Plan, *, complete: bool = True) -> list[str]:
     """Return what is wrong about the wishes of a plan that places as many pods as possible, or all but the extra ones.
 
     The latter is silent about groups that wait for extra members.
+
+    Args:
+        complete: Whether the plan was made with the complete search; without it a smaller smallest share is no fault by itself.
     """
     silent = bool(request.extras_later)
     index = {node.name: i for i, node in enumerate(request.nodes)}
@@ -67,7 +70,7 @@ def wish_faults(request: PlanRequest, plan: Plan) -> list[str]:
     bad += _balance_faults(request, plan, seats)
     bad += _near_faults(request, plan, seats)
     bad += _rank_faults(request, plan)
-    return bad or _not_best(request, plan, seats)
+    return bad or _not_best(request, plan, seats, complete and request.budget >= SEARCH_BUDGET)
 
 
 def shares(request: PlanRequest, group: PlanGroup, seats: Seats, key: str) -> list[int]:
@@ -201,7 +204,7 @@ def _orders(leaves: list[PlanGroup], node_of: dict) -> Iterator[dict]:
         yield node_of | {uid: n for each in chosen for uid, n in each.items()}
 
 
-def _not_best(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
+def _not_best(request: PlanRequest, plan: Plan, seats: Seats, complete: bool) -> list[str]:
     """Compare criterion by criterion, the first that differs decides."""
     rivals = list(placements(request, len(plan.assignments)))
     if seats not in rivals:
@@ -263,10 +266,10 @@ def _not_best(request: PlanRequest, plan: Plan, seats: Seats) -> list[str]:
                     amounts = [shares(request, g, option, key) for g in unit]
                     return sum(sum(each) // len(each) - each[0] for each in amounts if each)
 
-                # what a plan states is below an equal share of the pods that the group has; a small budget may end before the
-                # placement that gives it more pods, of which no more are missing
+                # what a plan states is below an equal share of the pods that the group has; a search that
+                # is not complete may end before the placement that gives it more pods, of which no more are missing
                 fewest = min(map(below_equal, rivals))
-                if proved and (request.budget >= SEARCH_BUDGET or fewest < below_equal(seats)):
+                if proved and (complete or fewest < below_equal(seats)):
                     return [f"balanced {[g.key.name for g in unit]}: {mine}, possible {optimum}"]
                 return []
             if not proved:
