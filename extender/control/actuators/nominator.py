@@ -148,7 +148,7 @@ class Nominator:
             fresh += self._release_in_turn(view, state, in_turn, {r.uid for r in fresh})
         self._let_go = {u: plan for u, plan in self._let_go.items() if self._started.get(u) == plan}
         self._held_back -= {
-            u for u in self._held_back if u not in self._started and u not in self._later
+            u for u in self._held_back & self._changed if not is_unassigned(view.pods.get(u))
         }
         if fresh and self._delay_s > 0 and len(view.nodes) <= NODES_ALL_OFFERED:
             self._others_wait = any(
@@ -360,7 +360,7 @@ def next_step(
 
 
 def _was_held_back(pod: Pod | None, uid: PodUid, held_back: set[PodUid]) -> bool:
-    """Return whether filter has held a member back, under this leader or an earlier one."""
+    """Return whether filter has refused a member before its plan or its stage, under this leader; the latter also under an earlier one."""
     return uid in held_back or (pod is not None and COMMITTED_LAST in pod.unschedulable)
 
 

@@ -25,6 +25,7 @@ from extender.core.admit.plan_request import TreePart
 from extender.core.admit.verdict_events import is_recorded_invalid, only_less
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.fairness.new_gang_limits import NewGangLimits
+from extender.core.log.gang_phase import minimum_is_bound
 from extender.core.model.ids import NIL_GANG, GangUid, NodeName, PodUid
 from extender.core.model.object_identity import same_objects
 from extender.core.model.pod_groups import Tree
@@ -247,9 +248,9 @@ class PendingTrees:
 
 
 def _lacks_minimum(now: Moment, tree: Tree) -> bool:
-    """Return whether a tree has never been admitted, or its reservations were all released."""
+    """Return whether a tree has never been admitted, or its reservations were all released, or it has lost members of its minimum."""
     root = now.pending.gangs.get(tree.root.uid)
-    return root is None or (root.phase != "scheduled" and not root.reservations)
+    return root is None or not (root.reservations or minimum_is_bound(root))
 
 
 LOOK_MS = 1_000

@@ -15,6 +15,7 @@ import msgspec
 
 from extender.core.capacity.capacity_claims import victims_are_gone
 from extender.core.log.events import CancelReason, NewEvent, PreemptionCancelled
+from extender.core.log.gang_phase import minimum_is_bound
 from extender.core.log.reservation_state import (
     GangState,
     PendingPreemption,
@@ -181,6 +182,11 @@ class SearchedCapacity(msgspec.Struct, frozen=True):
         return False
 
 
+def _binds_its_minimum(root: GangState) -> bool:
+    """Return whether a tree has reservations for its minimum that are not bound yet: for the first time, or again after a loss."""
+    return root.phase == "admitted" or (bool(root.reservations) and not minimum_is_bound(root))
+
+
 def _asks_of(tree: Tree) -> tuple[object, ...]:
     """Return what a tree asks for."""
     groups = tuple(
@@ -243,7 +249,7 @@ class PreemptionPolicy:
             if searched is None or not searched.has_more(view, state, tree):
                 return False
         root = state.gangs.get(uid)
-        if root is not None and root.phase == "admitted":
+        if root is not None and _binds_its_minimum(root):
             return False
         if root is not None and self._clock.now_us() < next_preemption_us(root):
             return False
@@ -305,7 +311,7 @@ class PreemptionPolicy:
         preempt. A tree that lacks members, or whose last victims still terminate, may preempt as soon as that ends.
         """
         root = state.gangs.get(uid)
-        if root is not None and root.phase == "admitted":
+        if root is not None and _binds_its_minimum(root):
             return
         last, now_ms = self._last[uid], self._clock.monotonic_ms()
         if now_ms < last.not_before_ms:

@@ -91,7 +91,8 @@ class LoopExchange(msgspec.Struct, frozen=True, kw_only=True):
     eviction_context: Callable[[str, str, ClusterView, ReservationState], EvictionContext]
     # the verbs write, the control loop and the nominator read
     rejections: RejectionEvidence
-    # members that filter refused before their stage; in memory only: kube-scheduler keeps the refusal in the status of the pod
+    # members that filter refused before their plan or their stage, until they are nominated; in memory only: kube-scheduler keeps
+    # the refusal in the status of the pod
     held_back: set[PodUid]
     # in memory only: after a restart kube-scheduler tries these pods again by itself, minutes later (K26)
     refused_pods: dict[PodUid, RefusedPod] = msgspec.field(default_factory=dict)

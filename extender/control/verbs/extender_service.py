@@ -31,6 +31,7 @@ from extender.core.preempt.preemption_planning import (
     unbound_reservations,
     victim_uids,
 )
+from extender.core.reconcile.reservation_checks import is_unassigned
 from extender.core.verbs.filter_and_prioritize import (
     FilterDecision,
     decide_filter,
@@ -200,6 +201,9 @@ class ExtenderService:
             if last is not None and last.nodes == nodes:
                 nodes = last.nodes  # many pods of one kind are refused the same nodes
             refused_pods[pod.uid] = RefusedPod(nodes, state.claims_on)
+        if decision.outcome == "refused" and is_unassigned(observed):
+            # its plan may be on the node that it is nominated on already, which alone would not wake it (K26)
+            self._exchange.held_back.add(pod.uid)
         now_ms = self._clock.now_us() // 1000
         if reservation is not None and decision.outcome == "not-offered":
             self._exchange.rejections.suspect(

@@ -93,6 +93,14 @@ def minimum_status(root: GangState, groups: tuple[GroupRecord, ...]) -> MinimumS
     return MinimumStatus(needed - missing(groups, counts), needed)
 
 
+def minimum_is_bound(root: GangState) -> bool:
+    """Return whether the minimum of a root was bound and still is: what it wants more are extra members (C.6)."""
+    if root.phase != "scheduled":
+        return False
+    minimum = minimum_status(root, root.groups)
+    return minimum.present >= minimum.needed
+
+
 def barrier_unit(groups: tuple[GroupRecord, ...], leaf: str) -> GroupRecord:
     """Return the group whose minimum must be complete before a member of `leaf` is bound.
 

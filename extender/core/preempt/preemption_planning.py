@@ -18,6 +18,7 @@ from extender.core.admit.verdict_events import (
 from extender.core.capacity.capacity_claims import claimed_under_victims, released_pods
 from extender.core.log import events as ev
 from extender.core.log.capacity_claim import CapacityClaim
+from extender.core.log.gang_phase import minimum_is_bound
 from extender.core.log.reservation_state import EVICTION_MEMORY_US, Reservation, ReservationState
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PlanId, PodUid
@@ -186,7 +187,7 @@ def recently_evicted_units(state: ReservationState, uid: GangUid, now_us: int) -
     if not evicted:
         return frozenset()
     root = state.gangs.get(uid)
-    extras = root is not None and root.phase == "scheduled"
+    extras = root is not None and minimum_is_bound(root)
     return frozenset(
         name
         for name, at_us in evicted.items()

@@ -103,7 +103,8 @@ class Ledger:
         self.refused: dict[str, GangUnschedulable] = {}
         # UID -> priority, that of the preemptor, its name, its UID
         self.victims: dict[str, tuple[int, int, str, str]] = {}
-        self.since_us: dict[str, int] = {}  # when each reservation was made, by UID of the pod
+        # when a member of each gang got a reservation or was bound last, by UID of the root
+        self.used_us: dict[str, int] = {}
         # what was released last and when, by UID of the pod
         self.given_up: dict[str, tuple[Place, int]] = {}
 
@@ -122,9 +123,10 @@ class Ledger:
                     place = Place(a.node, data.shapes[a.shape].get(GPU, 0), gang, a.pod)
                     self.reserved[a.uid] = self.assigned[a.uid, a.node] = place
                     self.released.pop(a.uid, None)
-                    self.since_us[a.uid] = event.at_us
+                self.used_us[gang] = event.at_us
                 self._use_holds(gang, [(_leaf(a.pod), a.node) for a in data.assignments])
             case PodBound():
+                self.used_us[gang] = event.at_us
                 place = self.reserved.pop(data.uid, None)
                 if place is not None:
                     self.assigned[data.uid, data.node] = place
@@ -215,6 +217,7 @@ class Truth:
         self.over = False
         self.violation: tuple[str, str] | None = None
         self._calls: dict[str, list[BindCallOf]] = defaultdict(list)  # by UID of the pod
+        self._arrived_s: dict[str, float] = {}  # when a bind call began last, by UID of the root
         self._failed: dict[str, float] = {}  # when a Binding failed that may be tried again
         self._refused_victims: set[str] = set()  # of which a request to evict has failed
         self._sent_s: dict[str, float] = {}  # when a Binding was sent last
@@ -369,7 +372,10 @@ class Truth:
                 self.violate("an admission ignores what runs", f"{gang}: {name} has {used} of {allocatable} GPUs with it")  # fmt: skip
 
     def _judge_victims(self, event: RecordedEvent) -> None:
-        """Judge the victims of a preemption by their cost: none of them could stay, nor all of their priority."""
+        """Judge the victims of a preemption by their cost: none of them could stay, nor all of their priority.
+
+        Victims of another preemption go anyway, and cost nothing.
+        """
         data = event.data
         if not isinstance(data, PreemptionPlanned) or not (data.exhausted and data.assignments and data.victims):  # fmt: skip
             return
@@ -394,17 +400,20 @@ class Truth:
                     freed[pod.node] += _gpus(pod)
             return _fits(lacking_of, freed, self._labels())
 
-        highest = max(unit.priority for unit in data.victims)
+        pending = (self.ledger.claimed.keys() | self.ledger.claim_rests.keys()) - {event.gang_uid}
+        leaving = {uid for gang in pending for uid in self.ledger.leaving.get(gang, ())}
+        costly = [u for u in data.victims if not leaving.issuperset(pod.uid for pod in u.pods)]
+        highest = max((unit.priority for unit in costly), default=-math.inf)
         again = {uid for uid, (_, _, _, gang) in self.ledger.victims.items() if gang == event.gang_uid}  # fmt: skip
         paths = {place.pod for (uid, _), place in self.ledger.assigned.items() if uid in again}
         lower = {
             pod.uid for pod in stored.pods.values()
-            if pod.priority < highest and not pod.deleting and pod.path not in paths
+            if pod.uid in leaving or (pod.priority < highest and not pod.deleting and pod.path not in paths)
         }  # fmt: skip
-        if fits_without(lower):
+        if costly and fits_without(lower):
             self.violate("a victim of higher priority than needed", f"{job.path}: {highest}")
-        for unit in data.victims:
-            others = {pod.uid for other in data.victims if other is not unit for pod in other.pods}
+        for unit in costly:
+            others = leaving | {pod.uid for other in data.victims if other is not unit for pod in other.pods}  # fmt: skip
             if not unit.not_reprieved_reason and fits_without(others):
                 self.violate("a victim that could stay", f"{job.path}: {unit.name}")
 
@@ -478,6 +487,9 @@ class Truth:
     def arrived(self, call: BindCallOf) -> None:
         """Note that a bind call began."""
         self._calls[call.uid].append(call)
+        place = self.ledger.reserved.get(call.uid)
+        if place is not None:
+            self._arrived_s[place.gang] = call.began_s
         self.run.moment("waits at bind", {call.uid})
 
     def answered(self, call: BindCallOf, answer: str) -> None:
@@ -685,14 +697,15 @@ class Truth:
         )  # fmt: skip
 
     def _due_of_unused(self, due: dict[str, tuple[str, str]]) -> None:
-        """Without kube-scheduler reservations are not used, and expire."""
-        now_us = self.run.clock.now_us()
+        """Without kube-scheduler reservations are not used, and expire: so long after a member of their gang got one, arrived or was bound."""
+        now_us, now_s = self.run.clock.now_us(), self.run.loop.time()
         stored = self.run.model.stored()
         started = {p.gang for (uid, _), p in self.ledger.assigned.items() if not _unbound(stored, uid)}  # fmt: skip
         for uid, place in self.ledger.reserved.items():
-            age_s = (now_us - self.ledger.since_us.get(uid, now_us)) / 1e6
-            if age_s > self.run.settings.reservation_ttl_s and place.gang not in started | set(self.ledger.claimed):  # fmt: skip
-                due[f"unused {uid}"] = ("an unused reservation does not expire", f"{place.node} for {place.pod}, {age_s:.0f} s old")  # fmt: skip
+            unused_s = (now_us - self.ledger.used_us.get(place.gang, now_us)) / 1e6
+            unused_s = min(unused_s, now_s - self._arrived_s.get(place.gang, -math.inf))
+            if unused_s > self.run.settings.reservation_ttl_s and place.gang not in started | set(self.ledger.claimed):  # fmt: skip
+                due[f"unused {uid}"] = ("an unused reservation does not expire", f"{place.node} for {place.pod}, unused for {unused_s:.0f} s")  # fmt: skip
 
     def _due_of_processes(self, due: dict[str, tuple[str, str]]) -> None:
         """What each process has read follows the objects, one of them leads, and calls are answered."""

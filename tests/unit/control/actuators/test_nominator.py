@@ -129,6 +129,31 @@ async def test_after_a_crash_a_member_without_gate_is_nominated():
             assert len(again.cluster.did("remove_gate")) == 1
 
 
+async def test_a_member_that_filter_refused_without_a_plan_is_woken_when_it_has_one():
+    """It has no gate and is nominated on the same node as before, so only a change makes kube-scheduler try it again (K26)."""
+    group, *members = a_gang("g", pods=2)
+    async with await leading(group, *members) as stage:
+        await stage.one_pass()
+        where = stage.where("g")
+        for name, node in where.items():
+            stage.cluster.change_pod(name, nominated=node)
+        stage.cluster.delete_group("g")
+        await stage.one_pass()
+        again = {**group, "metadata": {**group["metadata"], "uid": "again"}}
+        stage.cluster.add(again)
+        refused = stage.extender_service.filter(stage.cluster.pod("g-0"), [where["g-0"]])
+        assert refused.outcome == "refused"
+        await stage.one_pass()
+        assert stage.where("g") == where, "the case: nothing but the UID of the group differs"
+        stage.start(stage.parts.nominator.run())
+        await eventually(lambda: stage.cluster.did("nominate"), "g-0 nominated anew")
+        await stage.settled()
+        assert stage.cluster.did("nominate") == [
+            ("default/g-0", None),
+            ("default/g-0", where["g-0"]),
+        ]
+
+
 async def test_a_late_nomination_that_fails_is_tried_again_without_the_gate():
     """The request for the gate is not repeated, although the view may still show it."""
     async with await leading(*gated(pods=1), nomination_delay_ms=1) as stage:

@@ -283,6 +283,31 @@ async def test_extras_may_preempt_what_they_did_not_before(more):
         assert GPU in plan.shapes[0]
 
 
+async def test_extras_of_a_started_gang_wait_until_its_minimum_is_bound_again():
+    """A gang that lost its minimum does not preempt for more while the replacement only has a reservation (C.6, E-2)."""
+    nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1)]
+    low = a_pod("low", node="n1", requests=ONE, priority=0)
+    hi, first, _ = preemptor_tree()
+    hi["spec"]["schedulingPolicy"] = {"gang": {"minCount": 1}}
+    async with await leading(*nodes, low, hi, first) as stage:
+        stage.cluster.obeys = True
+        await settled(stage)
+        await stage.bind("hi-0")
+        await settled(stage)
+        assert stage.root("hi").phase == "scheduled"
+        stage.cluster.delete_pod("hi-0")
+        await settled(stage)
+        again = [a_pod(f"hi-{n}", "hi", requests=ONE, priority=10) for n in (1, 2)]
+        stage.cluster.add(*again)
+        await settled(stage)
+        assert not stage.event_data(PreemptionPlanned), "its minimum is reserved, not bound"
+        (replaces,) = stage.where("hi")
+        await stage.bind(replaces)
+        await settled(stage)
+        (plan,) = stage.event_data(PreemptionPlanned)
+        assert [(a.node, a.extra) for a in plan.assignments] == [("n1", True)]
+
+
 async def test_who_evicted_in_vain_waits_twice_as_long_each_time():
     """Capacity that others took as soon as it was made must not cost the next units at once."""
     nodes = [a_node("n0", gpu=1), a_node("n1", gpu=1)]

@@ -234,6 +234,25 @@ async def test_minima_of_one_priority_come_before_extra_members(priority):
                 assert replay_decision(event.position, event.data, stored).same
 
 
+async def test_a_minimum_that_was_lost_comes_before_extra_members_too():
+    """C.4: the gang has run before, so its phase alone does not show that it needs its minimum again."""
+    first = [a_group("a", gang=1), a_pod("a-0", "a", requests={GPU: 1})]
+    async with await leading(a_node("n0", gpu=2), *first, *a_gang("b", pods=1)) as stage:
+        await stage.one_pass()
+        for name in ("a-0", "b-0"):
+            await stage.bind(name)
+        await stage.settled()
+        assert stage.root("b").phase == "scheduled"
+        stage.cluster.delete_pod("b-0")
+        await stage.settled()
+        stage.cluster.add(
+            a_pod("a-1", "a", requests={GPU: 1}), a_pod("b-1", "b", requests={GPU: 1})
+        )
+        await stage.one_pass()
+        assert stage.where("b") == {"b-1": "n0"}
+        assert stage.where("a") == {}
+
+
 async def test_extra_members_do_not_wait_for_a_gang_that_does_not_fit():
     """Its minimum is refused in the same pass; what is free then is for the extra members of others."""
     gangs = [*a_gang("a", pods=3, minimum=1), *a_gang("huge", pods=9)]

@@ -11,7 +11,10 @@ from extender.core.admit.plan_request import TreeParts, ruled_part
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.log.events import (
     GangRemoved,
+    GangScheduled,
+    MemberTerminated,
     NewEvent,
+    PodBound,
     PreemptionCancelled,
     PreemptionPlanned,
     ReleasedPod,
@@ -309,6 +312,22 @@ def test_who_was_evicted_is_spared_for_a_while_and_by_extras_for_ever():
     by_itself = folded(case.state, (made.gang_uid, "default/mid", ended), at_us=1_000)
     assert recently_evicted_units(by_itself, made.gang_uid, 1_000) == frozenset(), (
         "we did not do it"
+    )
+    later_us, whole = 1_000 + EVICTION_MEMORY_US, "PodGroup/default/low"
+    state = folded(
+        case.state,
+        (made.gang_uid, "default/mid", msgspec.structs.replace(gone, unit=whole)),
+        at_us=1_000,
+    )
+    bound = PodBound(plan=PlanId("p"), pod="default/mid-0", uid="mid-0", node="n0", group="mid")
+    runs = folded(
+        state, *((made.gang_uid, "default/mid", f) for f in (bound, GangScheduled(plan=PlanId("p"), bound=1)))
+    )  # fmt: skip
+    assert recently_evicted_units(runs, made.gang_uid, later_us) == {whole}, "it wants extras"
+    lost = MemberTerminated(pod="default/mid-0", uid="mid-0", node="n0", cause="node-lost")
+    broken = folded(runs, (made.gang_uid, "default/mid", lost))
+    assert recently_evicted_units(broken, made.gang_uid, later_us) == frozenset(), (
+        "it needs its minimum again"
     )
     over = folded(state, (made.gang_uid, "default/mid", GangRemoved(reason="deleted")))
     assert over.evicted_units == EMPTY.evicted_units
