@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 import msgspec
@@ -106,7 +107,11 @@ class NodeTable:
         """
         self.nodes = nodes
         self.size = len(nodes)
-        self.index = index if index is not None else _index(nodes)
+        if index is not None:
+            self.index = index
+        elif len({node.name for node in nodes}) != self.size:
+            name = next(node.name for i, node in enumerate(nodes) if self.index[node.name] != i)
+            raise InvariantBroken(f"more than one row of node {name} in {self.size} rows of nodes")
         self.is_empty = False  # no pod is counted
         self._labels = _LabelColumns()
         self._offered: dict[str, Ints] = {}
@@ -115,6 +120,11 @@ class NodeTable:
         self._taints: tuple[Ints, list[tuple[Taint, ...]]] | None = None
         self._cordoned: Bools | None = None
         self._reserved: Bools | None = None
+
+    @cached_property
+    def index(self) -> dict[NodeName, int]:
+        """Return node name -> position; most searches ask for none."""
+        return {node.name: i for i, node in enumerate(self.nodes)}
 
     def renewed(self, nodes: tuple[PlanNode, ...]) -> NodeTable:
         """Return the table of other nodes, with every column that is the same for both.
@@ -181,13 +191,11 @@ class NodeTable:
 
     def free(self, resource: str) -> Ints:
         """Return the free amount of a resource per node, never negative; 0 where `allocatable` does not name it."""
-        column = self._free.get(resource)
-        if column is None:
-            empty = np.maximum(self.offered(resource), 0) if self.is_empty else None
-            column = self._free[resource] = (
-                _free_on(self.nodes, resource)[0] if empty is None else empty
-            )
-        return column
+        if resource not in self._free and self.is_empty:
+            self._free[resource] = np.maximum(self.offered(resource), 0)
+        elif resource not in self._free:
+            self._free[resource] = _free_on(self.nodes, resource)[0]
+        return self._free[resource]
 
     def offered(self, resource: str) -> Ints:
         """Return the allocatable amount of a resource per node; 0 where `allocatable` does not name it."""
@@ -381,15 +389,6 @@ class PodBounds:
             bound = np.minimum(bound, self._free[:, axis] // int(least[axis]))
         bound = np.minimum(bound, self._counts[kinds].sum(axis=0))
         return np.where(self._counts[kinds].any(axis=0), bound, 0)
-
-
-def _index(nodes: tuple[PlanNode, ...]) -> dict[NodeName, int]:
-    """Return node name -> position."""
-    index = {node.name: i for i, node in enumerate(nodes)}
-    if len(index) != len(nodes):
-        name = next(node.name for i, node in enumerate(nodes) if index[node.name] != i)
-        raise InvariantBroken(f"more than one row of node {name} in {len(nodes)} rows of nodes")
-    return index
 
 
 def _free_on(nodes: Sequence[PlanNode], *resources: str) -> list[Ints]:
