@@ -287,7 +287,7 @@ class GroupCauses:
     def _of_resources(self, shapes: list[PodShape]) -> Iterator[Cause]:
         resources = {r for shape in shapes for r, n in shape.requests if n > 0 and r != "pods"}
         nodes = self._problem.node_table.nodes
-        allowed = self._problem.allowed[self._kinds].any(axis=0)
+        allowed = np.any(self._problem.allowed[self._kinds], axis=0)
         for name in sorted(resources)[:AXES_MAX]:
             offered = any(name in node.allocatable for node in itertools.compress(nodes, allowed))
             rank = 3 if offered else NOT_OFFERED
