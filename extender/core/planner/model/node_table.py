@@ -10,9 +10,11 @@ Every filter is exactly that of kube-scheduler (K70, K71), and does not read fre
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from typing import TypeAlias
 
 import msgspec
@@ -231,9 +233,8 @@ class NodeTable:
         """Return per node the number of its value (-1: no such label), and the values in order."""
         column = self._labels.codes.get(key)
         if column is None:
-            first: dict[str | None, int] = {}  # numbers in the order of the nodes
-            raw = (first.setdefault(n.labels.get(key), len(first)) for n in self.nodes)
-            codes = np.fromiter(raw, np.int64, self.size)
+            first = defaultdict[str | None, int](count().__next__)  # in the order of the nodes
+            codes = np.fromiter([first[n.labels.get(key)] for n in self.nodes], np.int64, self.size)
             values = sorted(v for v in first if v is not None)
             number: dict[str | None, int] = {None: -1, **{v: i for i, v in enumerate(values)}}
             sorted_number = np.array([number[v] for v in first], dtype=np.int64)
@@ -315,16 +316,15 @@ class NodeTable:
     def taints(self) -> tuple[Ints, list[tuple[Taint, ...]]]:
         """Return per node the number of its taint list, and the distinct lists."""
         if self._taints is None:
-            number: dict[tuple[Taint, ...], int] = {}
-            codes = (number.setdefault(n.taints, len(number)) for n in self.nodes)
+            number = defaultdict[tuple[Taint, ...], int](count().__next__)
+            codes = [number[n.taints] for n in self.nodes]
             self._taints = (np.fromiter(codes, np.int64, self.size), list(number))
         return self._taints
 
     def cordoned(self) -> Bools:
         """Return which nodes are marked unschedulable."""
         if self._cordoned is None:
-            cordons = (n.unschedulable for n in self.nodes)
-            self._cordoned = np.fromiter(cordons, np.bool_, self.size)
+            self._cordoned = np.fromiter([n.unschedulable for n in self.nodes], np.bool_, self.size)
         return self._cordoned
 
     def reserved(self) -> Bools:
