@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from functools import cache, partial
 from typing import Final
 
 import msgspec
@@ -49,12 +50,11 @@ def growths(
         now = sum(labels.items() <= node.labels.items() for node in view.nodes.values())
         # a new node that gets no member does not help
         most = min(group.max - now, _waiting(request.root))
-        if most > 0 and _evicted(request, group, most) is not None:
+        evicted = cache(partial(_evicted, request, group))
+        if most > 0 and evicted(most) is not None:
             # the smallest number that was found to suffice; `most` suffices
-            nodes = 1 + bisect_left(
-                range(1, most), x=True, key=lambda n: _evicted(request, group, n) is not None
-            )
-            evicts = _evicted(request, group, nodes) or 0
+            nodes = 1 + bisect_left(range(1, most), x=True, key=lambda n: evicted(n) is not None)
+            evicts = evicted(nodes) or 0
             sufficient.append(
                 NodeGroupGrowth(name=group.name, nodes=nodes, now=now, max=group.max, evicts=evicts)
             )

@@ -286,9 +286,10 @@ class GroupCauses:
 
     def _of_resources(self, shapes: list[PodShape]) -> Iterator[Cause]:
         resources = {r for shape in shapes for r, n in shape.requests if n > 0 and r != "pods"}
-        nodes = np.flatnonzero(self._problem.allowed[self._kinds].any(axis=0)).tolist()
+        nodes = self._problem.node_table.nodes
+        allowed = np.any(self._problem.allowed[self._kinds], axis=0)
         for name in sorted(resources)[:AXES_MAX]:
-            offered = any(name in self._problem.node_table.nodes[i].allocatable for i in nodes)
+            offered = any(name in node.allocatable for node in itertools.compress(nodes, allowed))
             rank = 3 if offered else NOT_OFFERED
             yield Cause(name, LeftOut(of_shapes=(_without_resource(name),)), rank=rank)
         yield Cause("pods", LeftOut(Options(no_pod_limit=True)), rank=3)

@@ -10,8 +10,11 @@ Every filter is exactly that of kube-scheduler (K70, K71), and does not read fre
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import count
 from typing import TypeAlias
 
 import msgspec
@@ -106,7 +109,11 @@ class NodeTable:
         """
         self.nodes = nodes
         self.size = len(nodes)
-        self.index = index if index is not None else _index(nodes)
+        if index is not None:
+            self.index = index
+        elif len({node.name for node in nodes}) != self.size:
+            name = next(node.name for i, node in enumerate(nodes) if self.index[node.name] != i)
+            raise InvariantBroken(f"more than one row of node {name} in {self.size} rows of nodes")
         self.is_empty = False  # no pod is counted
         self._labels = _LabelColumns()
         self._offered: dict[str, Ints] = {}
@@ -115,6 +122,11 @@ class NodeTable:
         self._taints: tuple[Ints, list[tuple[Taint, ...]]] | None = None
         self._cordoned: Bools | None = None
         self._reserved: Bools | None = None
+
+    @cached_property
+    def index(self) -> dict[NodeName, int]:
+        """Return node name -> position; most searches ask for none."""
+        return {node.name: i for i, node in enumerate(self.nodes)}
 
     def renewed(self, nodes: tuple[PlanNode, ...]) -> NodeTable:
         """Return the table of other nodes, with every column that is the same for both.
@@ -181,13 +193,11 @@ class NodeTable:
 
     def free(self, resource: str) -> Ints:
         """Return the free amount of a resource per node, never negative; 0 where `allocatable` does not name it."""
-        column = self._free.get(resource)
-        if column is None:
-            empty = np.maximum(self.offered(resource), 0) if self.is_empty else None
-            column = self._free[resource] = (
-                _free_on(self.nodes, resource)[0] if empty is None else empty
-            )
-        return column
+        if resource not in self._free and self.is_empty:
+            self._free[resource] = np.maximum(self.offered(resource), 0)
+        elif resource not in self._free:
+            self._free[resource] = _free_on(self.nodes, resource)[0]
+        return self._free[resource]
 
     def offered(self, resource: str) -> Ints:
         """Return the allocatable amount of a resource per node; 0 where `allocatable` does not name it."""
@@ -223,9 +233,8 @@ class NodeTable:
         """Return per node the number of its value (-1: no such label), and the values in order."""
         column = self._labels.codes.get(key)
         if column is None:
-            first: dict[str | None, int] = {}  # numbers in the order of the nodes
-            raw = (first.setdefault(n.labels.get(key), len(first)) for n in self.nodes)
-            codes = np.fromiter(raw, np.int64, self.size)
+            first = defaultdict[str | None, int](count().__next__)  # in the order of the nodes
+            codes = np.fromiter([first[n.labels.get(key)] for n in self.nodes], np.int64, self.size)
             values = sorted(v for v in first if v is not None)
             number: dict[str | None, int] = {None: -1, **{v: i for i, v in enumerate(values)}}
             sorted_number = np.array([number[v] for v in first], dtype=np.int64)
@@ -307,16 +316,15 @@ class NodeTable:
     def taints(self) -> tuple[Ints, list[tuple[Taint, ...]]]:
         """Return per node the number of its taint list, and the distinct lists."""
         if self._taints is None:
-            number: dict[tuple[Taint, ...], int] = {}
-            codes = (number.setdefault(n.taints, len(number)) for n in self.nodes)
+            number = defaultdict[tuple[Taint, ...], int](count().__next__)
+            codes = [number[n.taints] for n in self.nodes]
             self._taints = (np.fromiter(codes, np.int64, self.size), list(number))
         return self._taints
 
     def cordoned(self) -> Bools:
         """Return which nodes are marked unschedulable."""
         if self._cordoned is None:
-            cordons = (n.unschedulable for n in self.nodes)
-            self._cordoned = np.fromiter(cordons, np.bool_, self.size)
+            self._cordoned = np.fromiter([n.unschedulable for n in self.nodes], np.bool_, self.size)
         return self._cordoned
 
     def reserved(self) -> Bools:
@@ -381,15 +389,6 @@ class PodBounds:
             bound = np.minimum(bound, self._free[:, axis] // int(least[axis]))
         bound = np.minimum(bound, self._counts[kinds].sum(axis=0))
         return np.where(self._counts[kinds].any(axis=0), bound, 0)
-
-
-def _index(nodes: tuple[PlanNode, ...]) -> dict[NodeName, int]:
-    """Return node name -> position."""
-    index = {node.name: i for i, node in enumerate(nodes)}
-    if len(index) != len(nodes):
-        name = next(node.name for i, node in enumerate(nodes) if index[node.name] != i)
-        raise InvariantBroken(f"more than one row of node {name} in {len(nodes)} rows of nodes")
-    return index
 
 
 def _free_on(nodes: Sequence[PlanNode], *resources: str) -> list[Ints]:
