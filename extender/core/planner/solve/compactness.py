@@ -221,15 +221,16 @@ class Compactness:
 
         Without keys that each node has another value of: nodes are compared after the levels in any case.
         """
-        keys = self._problem.groups[scope].source.preferred or ()
-        shared = self._problem.levels
+        table, shared = self._problem.node_table, self._problem.levels
+        preferred = self._problem.groups[scope].source.preferred or ()
+        # a key that is on no node divides none
+        keys = tuple(key for key in preferred if table.label(key)[1])
         if not keys:
             keys = shared
         elif keys[0] in shared:  # inside its narrowest domain, those that are narrower
             inner = shared[: shared.index(keys[0])]
             keys = (*(key for key in inner if key not in keys), *keys)
         if keys not in self._domains:
-            table = self._problem.node_table
             self._domains[keys] = [
                 (key, table.own_domains(key).domain) for key in reversed(keys) if table.divides(key)
             ]

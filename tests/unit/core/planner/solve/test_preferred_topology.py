@@ -461,6 +461,22 @@ def test_the_largest_domains_come_first_and_the_tightest_last():
     assert racks == ["a"] * 6 + ["d"] * 2
 
 
+@pytest.mark.parametrize(
+    ("racks", "pods", "preferred", "expected"),
+    [
+        ("aaabbbb", 4, ("host",), "b"),  # four hosts are the fewest, and rack b has as many
+        ("aaabbbb", 4, ("nothing",), "b"),  # no node has the key
+        ("aaaaccbbb", 6, ("rack",), "ab"),  # two racks are the fewest; a and b are in one zone
+    ],
+)
+def test_a_wish_leaves_the_other_levels_as_few_as_without_it(racks, pods, preferred, expected):
+    nodes = [node(f"{r}{i}", 1, rack=r, zone="y" if r == "c" else "z") for i, r in enumerate(racks)]
+    asked = request(group("g", pods, preferred=preferred), *nodes, levels=("rack", "zone"))
+    answer = plan(asked)
+    assert faults(asked, answer) == []
+    assert {a.node[0] for a in answer.assignments} == {*expected}
+
+
 def test_a_lost_member_is_replaced_next_to_those_that_are_bound():
     """Both racks have one free host; the bound members are in rack b."""
     bound = tuple(
