@@ -254,7 +254,7 @@ def decide_prioritize(
     """Return the best of the offered nodes, with the amount by which they score above the others, at most 10.
 
     A member gets its reserved node. For any other pod the score of a node is higher, the fewer nodes of its domains
-    are empty, so that the largest free domains stay whole; a node where it would take what is held for a gang of lower
+    are empty, by share and by number, so that the largest free domains stay whole; a node where it would take what is held for a gang of lower
     priority is the last one. kube-scheduler adds these scores to its own: an equal
     score for all nodes has no effect, and each entry costs time. So the answer has at most `NAMED_MAX` nodes, from
     the best score down, all nodes of one score or none; their scores are the difference to the best score that is
@@ -295,7 +295,7 @@ def domain_scores(
 ) -> Mapping[NodeName, int]:
     """Return scores by the share of empty nodes in the domains of a node, averaged over the topology keys: 10 for none.
 
-    Nodes without any of the keys have no score. An empty node has no reservations and no pods with requests other than
+    Of equal shares that of a domain with more empty nodes counts more, n of them n/(n + 1) times: there is more to keep whole. Nodes without any of the keys have no score. An empty node has no reservations and no pods with requests other than
     `pods`. The function reads every node.
     """
     if not keys:
@@ -316,6 +316,6 @@ def domain_scores(
     for name, node in view.nodes.items():
         domains = [(key, node.labels[key]) for key in keys if key in node.labels]
         if domains:
-            share = sum(empties[d] / totals[d] for d in domains) / len(domains)
-            scores[name] = round(SCORE_MAX * (1 - share))
+            shares = (empties[d] / totals[d] * empties[d] / (empties[d] + 1) for d in domains)
+            scores[name] = round(SCORE_MAX * (1 - sum(shares) / len(domains)))
     return scores

@@ -380,7 +380,7 @@ def _topology_of_others(request: CompileRequest) -> Iterable[Notice]:
                 f"{source}: metadata.annotations[{annotation}]: {value!r} is for another scheduler and is not read; "
                 f"the same is {TOPOLOGY_ANNOTATION}: {ours} with the key of a node label"
             )
-            yield Notice(reason="FieldNotUsed", message=text)
+            yield Notice(reason="TopologyNotUsed", message=text)
 
 
 def _roles_at_first(

@@ -71,14 +71,10 @@ class CompiledGroup:
     children: list[int] = field(default_factory=list)
     # kind -> positions in source.members
     members: dict[int, list[int]] = field(default_factory=dict)
+    size: int = 0  # waiting members
     pinned: int = -1  # domain of `level` that bound members fix; -1: none
     exclusive: str = ""  # key of which its domain has no other such group
     least: int = 0  # fewest new pods that can satisfy it
-
-    @property
-    def size(self) -> int:
-        """Return the number of waiting members."""
-        return sum(len(m) for m in self.members.values())
 
     @property
     def twin_key(self) -> tuple[object, ...]:
@@ -430,6 +426,7 @@ def _groups(
                     positions = group.members.setdefault(kind_of(member), [])
                     by_shape[member.shape] = positions
                 positions.append(position)
+        group.size = sum(map(len, group.members.values()))
         for child in source.groups:
             walk(child, group.index, keys=keys, alive=group.alive)
 

@@ -11,7 +11,7 @@ count for one another.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -150,29 +150,54 @@ class Compactness:
     ) -> list[DomainColumn]:
         """Return the columns by which domains of a group are sorted, the most important first.
 
-        Slices are alike: one that fits into a used domain never needs another one for that, and a domain counts with the whole slices
-        that it can hold.
+        Slices are alike: one that fits into a used domain never needs another one for that, and a domain of any level counts with the
+        whole slices that it can hold.
 
         Args:
-            capacity: How many pods each domain of a level can hold, of a leaf those of its kinds.
+            capacity: How many pods each domain of a level can hold, of a leaf or a slice those of its kinds.
             scores: The column of the scores by the soft rules of pods, if there are some.
         """
         scope = self._scopes[group.parent if group.parent >= 0 else group.index][0]
-        kinds = group.members if group.leaf else self._left[scope]
+        sliced = is_slice(group.source.key)
+        kinds: Iterable[int] = group.members if group.leaf else self._left[scope]
+        if sliced:
+            kinds = self._problem.kinds_below(group)
         left = sum(self._left[scope].get(kind, 0) for kind in kinds)
         if group.exclusive and group.leaf:  # the others of the scope cannot be in its domain
             left = group.size
         fewest: list[DomainColumn] = []
         tightest: list[DomainColumn] = []
-        sliced = is_slice(group.source.key)
+        slices = self._slices(group, capacity) if sliced else None
+        if slices is not None and not group.leaf:
+            # a used domain is not tried first when it has no place for a whole one
+            holds_one = slices.pods >= slices.each
+            fewest.append(lambda domains: ~holds_one[domains])
         for key, domain, outer in self._wider_levels(group.level, scope):
             opened = self._opened_domains(scope, key, domain)
-            part = group.size if sliced and key == group.level.keys else 1
-            level = _OuterLevel(outer, capacity(group, key, domain), opened, left, part)
+            free = capacity(group, key, domain)
+            whole = free if slices is None else slices.whole(outer, len(free), left)
+            level = _OuterLevel(outer, free, whole, opened, left)
             first = (level.unused, level.lacks) if sliced else (level.lacks, level.unused)
             fewest += [*first, level.largest]
             tightest.append(level.free if sliced else level.tightest)
         return [*fewest, *scores, *tightest]
+
+    def _slices(
+        self, group: CompiledGroup, capacity: Callable[[CompiledGroup, DomainKey, Ints], Ints]
+    ) -> _Slices:
+        """Return what the domains of a slice can hold; pods of slices inside it count where whole ones have place."""
+        problem, level = self._problem, group.level
+        each = self._pods_below(group)
+        if group.leaf:
+            return _Slices(capacity(group, level.keys, level.domain), each)
+        # those with bound pods have fewer to place
+        inner = max((problem.groups[child] for child in group.children), key=self._pods_below)
+        outer = problem.node_table.up(inner.level.keys, level.keys)
+        return _Slices(self._slices(inner, capacity).whole(outer, level.count, 0), each)
+
+    def _pods_below(self, group: CompiledGroup) -> int:
+        """Return the number of waiting members of a group, and of those below it."""
+        return sum(each.size for each in self._problem.below(group))
 
     def _opened_domains(self, scope: int, key: DomainKey, domain: Ints) -> Ints:
         """Return the pods of a scope per domain."""
@@ -196,15 +221,16 @@ class Compactness:
 
         Without keys that each node has another value of: nodes are compared after the levels in any case.
         """
-        keys = self._problem.groups[scope].source.preferred or ()
-        shared = self._problem.levels
+        table, shared = self._problem.node_table, self._problem.levels
+        preferred = self._problem.groups[scope].source.preferred or ()
+        # a key that is on no node divides none
+        keys = tuple(key for key in preferred if table.label(key)[1])
         if not keys:
             keys = shared
         elif keys[0] in shared:  # inside its narrowest domain, those that are narrower
             inner = shared[: shared.index(keys[0])]
             keys = (*(key for key in inner if key not in keys), *keys)
         if keys not in self._domains:
-            table = self._problem.node_table
             self._domains[keys] = [
                 (key, table.own_domains(key).domain) for key in reversed(keys) if table.divides(key)
             ]
@@ -231,9 +257,9 @@ class _OuterLevel(NamedTuple):
 
     outer: Ints  # of each domain of the group
     capacity: Ints  # pods that each domain of the level can hold
+    whole: Ints  # those of them that come in whole slices
     opened: Ints  # pods that each of them has
     left: int  # pods to place
-    part: int  # pods that come together
 
     def unused(self, domains: Ints) -> Bools:
         """Return whether no pod is there."""
@@ -241,11 +267,11 @@ class _OuterLevel(NamedTuple):
 
     def lacks(self, domains: Ints) -> Bools:
         """Return whether there is too little capacity for all that is left."""
-        return self._whole(domains) < self.left
+        return self.whole[self.outer[domains]] < self.left
 
     def largest(self, domains: Ints) -> Ints:
         """Return the negative capacity of those that lack some."""
-        whole = self._whole(domains)
+        whole = self.whole[self.outer[domains]]
         return np.where(whole >= self.left, 0, -whole)
 
     def tightest(self, domains: Ints) -> Ints:
@@ -257,10 +283,27 @@ class _OuterLevel(NamedTuple):
         """Return the capacity."""
         return self.capacity[self.outer[domains]]
 
-    def _whole(self, domains: Ints) -> Ints:
-        """Return the capacity for pods that come together."""
-        free = self.free(domains)
-        return free if self.part == 1 else free // max(self.part, 1) * self.part
+
+class _Slices(NamedTuple):
+    """How many pods of slices of one size the domains of a level can hold."""
+
+    pods: Ints  # per domain
+    each: int  # pods of one slice
+
+    def whole(self, outer: Ints, count: int, left: int) -> Ints:
+        """Return how many pods in whole slices the domains of a wider level can hold, with the smaller last one where it has place.
+
+        Args:
+            outer: Of each domain, the wider one that it is in.
+            count: Of wider domains.
+            left: Pods to place.
+        """
+        each = max(self.each, 1)
+        whole, last = self.pods // each * each, left % each
+        sums = np.bincount(outer, weights=whole, minlength=count).astype(np.int64)
+        if last:
+            sums[outer[self.pods - whole >= last]] += last
+        return sums
 
 
 class _Rows(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from extender.core.planner.model.interpod_constraints import ConstraintLedger
 from extender.core.planner.model.node_table import Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds
+from extender.core.planner.plan_types import is_slice
 from extender.core.planner.solve.compactness import (
     Compactness,
     DomainColumn,
@@ -258,8 +259,10 @@ class PartialPlacement:
         return most
 
     def _capacity(self, group: CompiledGroup, key: DomainKey, domain: Ints) -> Ints:
-        """Return how many pods each domain can hold: of a leaf those of its kinds, of a composite all of the tree before any is placed."""
-        kinds = group.members if group.leaf else (ANY_KIND,)
+        """Return how many pods each domain can hold: of a leaf or a slice those of its kinds, of others all of the tree before any is placed."""
+        kinds: Iterable[int] = group.members if group.leaf else (ANY_KIND,)
+        if is_slice(group.source.key):
+            kinds = self.problem.kinds_below(group)
         totals = [self.counts.total(kind, key, domain) for kind in kinds]
         if not totals:  # all members of the leaf are bound
             return np.zeros(int(domain.max(initial=-1)) + 1, dtype=np.int64)

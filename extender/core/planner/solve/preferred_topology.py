@@ -6,7 +6,8 @@ of the narrowest key, then of the next; then, of a balanced group, the largest s
 What a group reached is kept while later ones are placed.
 
 Then nearness, in the same order of groups: the fewest pairs of pods, one of each group, in different domains of a key.
-What a complete search has found is then put into few domains of the levels of the cluster, the widest first.
+Then few domains of the levels of the cluster around the narrowest key of a leaf. What a complete search has found is then put into
+few domains of all these levels, the widest first.
 
 "In a single domain of a key" is the same request with that key in the topology of the group. So bounds, greedy search and
 CP-SAT decide it as any other request.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -153,6 +155,8 @@ class _PreferredSearch:
             self._settle(unit)
         for near in self.near:
             self._settle_near(near)
+        for wish in self.wishes:
+            self._gather_leaf(wish)
         if self.searched:
             self._gather()
 
@@ -668,6 +672,21 @@ class _PreferredSearch:
             for rule in rules.dynamic
         )
         return not (self.problem.claims[kind] or any(moving))
+
+    def _gather_leaf(self, wish: _Wish) -> None:
+        """Place a leaf in fewer domains of the levels of the cluster around its narrowest key, where what was reached holds there."""
+        level, before = wish.levels[0], self.solution
+        around = [
+            o for o in map(self._level, self.keys) if o is not level and self._inside(level, o)
+        ]
+        values = [wish.pods.domains(before, other) for other in around]
+        if not wish.group.leaf or max(values, default=1) == 1 or self.left <= 0:
+            return
+        count = DomainCount((wish.pods,), level, wish.pods.domains(before, level))
+        self._place_directly([wish.group], count, self._kept(), count.most)
+        after = [wish.pods.domains(self.solution, other) for other in around]
+        if after == values or any(map(operator.gt, after, values)):
+            self.solution = before
 
     def _gather(self) -> None:
         """Put all pods into the fewest domains of the levels of the cluster, the widest first, beside what the wishes reached."""

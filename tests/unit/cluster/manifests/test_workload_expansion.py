@@ -59,6 +59,13 @@ def stored(found):
 # --- what a workload becomes
 
 
+def test_a_topology_for_another_scheduler_is_a_warning() -> None:
+    wish = {"kai.scheduler/topology-preferred-placement": "net/rack"}
+    found = a_manifest([], [a_job(annotations=wish, parallelism=2, completions=2)])
+    (warning,) = found.warnings
+    assert "'net/rack' is for another scheduler and is not read; the same is" in warning
+
+
 def test_the_jobset_of_the_examples() -> None:
     files = [str(EXAMPLES / name) for name in ("cluster.yaml", "jobset.yaml")]
     found = load(files[:1], files[1:])

@@ -252,6 +252,20 @@ def test_large_free_domains_stay_whole():
     ), "all alike"
 
 
+def test_of_empty_racks_the_larger_one_stays_whole():
+    """None of the nodes is in use, so the shares are alike; the small rack is named."""
+    cluster = FakeCluster(
+        *(a_node(f"large{i}", labels={RACK: "large"}) for i in range(8)),
+        *(a_node(f"small{i}", labels={RACK: "small"}) for i in range(2)),
+        a_pod("alien"),
+    )
+    scores = domain_scores(cluster.seen, EMPTY, [RACK])
+    named = decide_prioritize(
+        cluster.seen, EMPTY, cluster.pod("alien"), sorted(cluster.seen.nodes), lambda: scores
+    )
+    assert {name for name, _ in named} == {"small0", "small1"}
+
+
 @pytest.mark.parametrize("keys", [[RACK], []])
 def test_free_nodes_come_before_reserved_ones(keys):
     """A pod of higher priority may take what is reserved for a gang; where another node is free it is drawn there."""

@@ -461,6 +461,22 @@ def test_the_largest_domains_come_first_and_the_tightest_last():
     assert racks == ["a"] * 6 + ["d"] * 2
 
 
+@pytest.mark.parametrize(
+    ("racks", "pods", "preferred", "expected"),
+    [
+        ("aaabbbb", 4, ("host",), "b"),  # four hosts are the fewest, and rack b has as many
+        ("aaabbbb", 4, ("nothing",), "b"),  # no node has the key
+        ("aaaaccbbb", 6, ("rack",), "ab"),  # two racks are the fewest; a and b are in one zone
+    ],
+)
+def test_a_wish_leaves_the_other_levels_as_few_as_without_it(racks, pods, preferred, expected):
+    nodes = [node(f"{r}{i}", 1, rack=r, zone="y" if r == "c" else "z") for i, r in enumerate(racks)]
+    asked = request(group("g", pods, preferred=preferred), *nodes, levels=("rack", "zone"))
+    answer = plan(asked)
+    assert faults(asked, answer) == []
+    assert {a.node[0] for a in answer.assignments} == {*expected}
+
+
 def test_a_lost_member_is_replaced_next_to_those_that_are_bound():
     """Both racks have one free host; the bound members are in rack b."""
     bound = tuple(
@@ -586,6 +602,37 @@ def test_slices_use_few_domains_and_the_tightest_last():
     nodes = hosts([6, 5, 4, 3, 2])
     answer = plan(request(cut(12, nodes, (2, "host")), *nodes))
     assert pods_on(answer) == {"r0h0": 6, "r0h2": 4, "r0h4": 2}
+
+
+@pytest.mark.parametrize(
+    ("racks", "levels", "pods", "expected"),
+    [
+        # three places of the first rack are of no use, and stay
+        ([[4, 3], [2, 2], [2, 2]], [(4, "rack")], 8, {1: 4, 2: 4}),
+        ([[4, 3], [2, 2], [2, 2]], [(4, "rack"), (2, "host")], 8, {1: 4, 2: 4}),
+        # two of its places are on hosts that hold no pair
+        ([[3, 3, 2], [2, 2, 2, 2, 1]], [(4, "rack"), (2, "host")], 8, {1: 8}),
+        # its other hosts hold no slice
+        ([[4, 3, 3, 3], [4, 4, 7]], [(4, "host")], 8, {1: 8}),
+        # the smaller last slice has place beside the others
+        ([[8], [10]], [(4, "host")], 10, {1: 10}),
+        ([[4, 4], [4, 6]], [(4, "host")], 10, {1: 10}),
+    ],
+)
+def test_a_domain_of_any_level_counts_with_whole_slices(racks, levels, pods, expected):
+    nodes = hosts(*racks)
+    asked = request(cut(pods, nodes, *levels), *nodes, levels=("rack",))
+    answer = plan(asked)
+    assert faults(asked, answer) == []
+    assert Counter(int(a.node[1]) for a in answer.assignments) == expected
+
+
+def test_slices_of_slices_are_not_tried_in_racks_that_hold_no_more():
+    """A search node for each slice and each pair in it: each rack holds one slice, and has place for some more pods."""
+    nodes = hosts(*([2, 3, 2, 3, 2] for _ in range(40)))
+    answer = plan(request(cut(40 * 8, nodes, (8, "rack"), (2, "host")), *nodes, levels=("rack",)))
+    assert isinstance(answer, Plan)
+    assert answer.search.nodes == 1 + 40 * (1 + 4)
 
 
 def test_slices_of_balanced_groups_stay_whole():
