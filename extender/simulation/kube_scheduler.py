@@ -198,13 +198,12 @@ class KubeScheduler:
         if self._unschedulable:
             ends.append(SWEEP_EVERY_S)
         revision = self._woken.revision
-        timeout_s = max(0.0, min(ends, default=IDLE_S))
-        if ends:
-            simulation_loop().pace.will_act(now_s + timeout_s)
+        ended = [simulation_loop().rest(max(0.0, min(ends)))] if ends else []
         await first_of(
             self._cluster.changed(self._view.revision),
             self._woken.wait(revision),
-            timeout_s=timeout_s,
+            *ended,
+            timeout_s=IDLE_S,
         )
 
     def _failed(self, entry: _Queued, changes: int, *, error: bool) -> None:

@@ -6,7 +6,6 @@ deleted terminates for its grace period, and uses its capacity until then. A kub
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -273,7 +272,7 @@ class SimulatedCluster(RecordedCluster):
     async def _request(self, uid: str) -> None:
         """Wait for the API server, by the object and how often it was written: orders of other writes change nothing."""
         count = self._written[uid] = self._written.get(uid, 0) + 1
-        await asyncio.sleep((0.5 + self._share(f"{uid} {count}")) * WRITE_S)
+        await simulation_loop().rest((0.5 + self._share(f"{uid} {count}")) * WRITE_S)
 
     def _between(self, bounds: tuple[float, float], text: str) -> float:
         least, most = bounds

@@ -67,11 +67,11 @@ class JumpingSelector(VirtualSelector):
         self.may_rest_s: Callable[[], float] = lambda: 0.0
         self.hold_timers: Callable[[float], None] = lambda _: None
         self.active_s = 0.0  # when something happened last
-        self._due: list[float] = []  # a heap: when the model does something
+        self._due: list[asyncio.TimerHandle] = []  # a heap: when the model does something
 
-    def will_act(self, at_s: float) -> None:
-        """Let time stand at a moment at which the model does something."""
-        heapq.heappush(self._due, at_s)
+    def will_act(self, timer: asyncio.TimerHandle) -> None:
+        """Let time stand at a moment at which the model does something, unless its timer is cancelled."""
+        heapq.heappush(self._due, timer)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Return what is ready; see the class."""
@@ -86,9 +86,9 @@ class JumpingSelector(VirtualSelector):
         idle = math.isinf(rest_s)
         if not idle and self.now_s - self.active_s < SETTLED_S:
             return timeout
-        while self._due and self._due[0] <= self.now_s:
+        while self._due and (self._due[0].cancelled() or self._due[0].when() <= self.now_s):
             heapq.heappop(self._due)
-        step_s = min(rest_s, self._due[0] - self.now_s if self._due else A_DAY_S)
+        step_s = min(rest_s, self._due[0].when() - self.now_s if self._due else A_DAY_S)
         if step_s <= timeout:
             return timeout
         if idle:
@@ -117,13 +117,22 @@ class SimulationLoop(VirtualTimeLoop):
         self, after_s: float, act: Callable[[*Ts], object], *args: *Ts
     ) -> asyncio.TimerHandle:
         """Do something of the model after some time; never late."""
-        self.pace.will_act(self.time() + after_s)
-        return self.call_later(after_s, act, *args)
+        timer = self.call_later(after_s, act, *args)
+        self.pace.will_act(timer)
+        return timer
+
+    async def rest(self, for_s: float) -> None:
+        """Wait in the model for some time; never late."""
+        over = asyncio.Event()
+        timer = self.act_later(for_s, over.set)
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()
 
     async def rest_until(self, at_s: float) -> None:
         """Wait in the model until a time; never late."""
-        self.pace.will_act(at_s)
-        await asyncio.sleep(max(0.0, at_s - self.time()))
+        await self.rest(max(0.0, at_s - self.time()))
 
     def run_in_executor(self, _: object, work: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Run a function now, in this thread; return a future that has its result."""

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from extender.core.planner.plan_types import Refusal, SearchEffort
-from extender.simulation.virtual_time import SEARCH_NODE_S, InLoopWorker, SimulationLoop
+from extender.simulation.virtual_time import SEARCH_NODE_S, SETTLED_S, InLoopWorker, SimulationLoop
 
 NODES = 25_000  # a search of 2.5 s
 
@@ -61,3 +61,41 @@ def test_a_search_ends_in_its_time_though_nothing_else_happens():
 
     loop.run_until_complete(search())
     loop.close()
+
+
+def in_quiet(work) -> float:
+    """Return the seconds that something took, in a loop in which nothing has happened for a while."""
+    loop = SimulationLoop()
+    loop.pace.may_rest_s = lambda: 30.0
+
+    async def run() -> float:
+        await loop.rest(2 * SETTLED_S)
+        began_s = loop.time()
+        await work(loop)
+        return loop.time() - began_s
+
+    try:
+        return loop.run_until_complete(run())
+    finally:
+        loop.close()
+
+
+async def cancelled_timer(loop):
+    loop.act_later(5.0, lambda: None).cancel()
+
+
+async def cancelled_rest(loop):
+    task = asyncio.create_task(loop.rest(5.0))
+    await asyncio.sleep(0)
+    task.cancel()
+
+
+@pytest.mark.parametrize("cancelled", [cancelled_timer, cancelled_rest])
+def test_time_does_not_stand_at_what_the_model_does_no_more(cancelled):
+    """A timer of the service that is passed over fires at the end of the step."""
+
+    async def look(loop):
+        await cancelled(loop)
+        await asyncio.sleep(1.0)
+
+    assert in_quiet(look) == pytest.approx(30.0, abs=0.01)

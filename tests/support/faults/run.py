@@ -686,7 +686,7 @@ class Run:
         await replica.process.ended.wait()
         self.note(f"{replica.name} is dead")
         self.trouble(self.loop.time(), TTL_MS / 1000 + 5.0)
-        await asyncio.sleep(min(after_s, RESTARTS_AFTER_S))
+        await self.loop.rest(min(after_s, RESTARTS_AFTER_S))
         self._start_replica(replica.number, replica.life + 1)
 
     def do_clock_steps(self, fault: Fault) -> str:

@@ -43,6 +43,7 @@ RESOURCES: Final = (
 )
 BY_PATH: Final = {resource.path: resource for resource in RESOURCES}
 BOOKMARK_S: Final = 45.0
+ANSWERS_S: Final = 0.002  # a request
 LAG_S: Final = 0.010  # until a watch shows a change
 
 
@@ -164,7 +165,7 @@ class ApiConnection:
 
     async def call(self, request: Request) -> bytes:
         """Return the answer to a list or a ping."""
-        await asyncio.sleep(0.002 + self._faults.slow_s())
+        await self._model.loop.rest(ANSWERS_S + self._faults.slow_s())
         if self._faults.is_down():
             raise ClusterUnavailable(f"{request.path}: 503")
         resource = BY_PATH.get(request.path)
@@ -176,7 +177,7 @@ class ApiConnection:
         del idle_s  # bookmarks come before
         resource = BY_PATH[path]
         channel = self.channels[resource.kind]
-        await asyncio.sleep(0.002)
+        await self._model.loop.rest(ANSWERS_S)
         if self._faults.is_down():
             raise ClusterUnavailable(f"watch {path}: 503")
         version = int(query["resourceVersion"])
@@ -213,7 +214,7 @@ class ApiConnection:
             late_s = channel.late_s if loop.time() < channel.late_until_s else 0.0
             shows_s = change.at_s + LAG_S + late_s
             if shows_s > loop.time():
-                await asyncio.sleep(shows_s - loop.time())
+                await loop.rest_until(shows_s)
                 continue
             index, version = index + 1, change.version
             order = channel.orders[0] if channel.orders else ""
@@ -302,7 +303,7 @@ class ServedCluster(KubernetesCluster):
 
     async def published(self) -> tuple[Anchor, ...]:
         """Read the published anchors."""
-        await asyncio.sleep(0.002)
+        await self._model.loop.rest(ANSWERS_S)
         if self._faults.is_down():
             raise ClusterUnavailable("anchors: 503")
         return await self._model.published()
@@ -319,16 +320,14 @@ class ServedCluster(KubernetesCluster):
         fault, slow_s = self._faults.of_write(), self._faults.slow_s()
         if fault:
             self._model.on_failed(verb, uid)
-        if fault == "unsent":
-            await asyncio.sleep(0.002)
-            raise ClusterUnavailable(f"{text}: 503")
-        if fault == "refused":
-            await asyncio.sleep(0.002)
-            raise ClusterUnavailable(f"{text}: 409 Conflict, another writer was first")
+        if fault in {"unsent", "refused"}:
+            await self._model.loop.rest(ANSWERS_S)
+            reason = "503" if fault == "unsent" else "409 Conflict, another writer was first"
+            raise ClusterUnavailable(f"{text}: {reason}")
 
         async def slowly() -> T:
             if slow_s:
-                await asyncio.sleep(slow_s)
+                await self._model.loop.rest(slow_s)
             return await work()
 
         answer = await at_server(self._model.loop, slowly, text)
@@ -349,7 +348,7 @@ class ServedCluster(KubernetesCluster):
         await self._send("evict", pod.uid, lambda: self._model.evict(pod, via))
 
     async def ending(self, pod: PodRef) -> PodEnd | None:
-        await asyncio.sleep(0.002)
+        await self._model.loop.rest(ANSWERS_S)
         if self._faults.is_down():
             raise ClusterUnavailable("ending: 503")
         return await self._model.ending(pod)
@@ -395,7 +394,7 @@ class RemoteLog(MemoryEventLog):
     async def _answering(self) -> MemoryDatabase:
         remote = self._remote
         slow = remote.slow_s if remote.loop.time() < remote.slow_until_s else 0.0
-        await asyncio.sleep(0.001 + slow)
+        await remote.loop.rest(0.001 + slow)
         if remote.loop.time() < max(remote.down_until_s, self.cut_until_s):
             raise StoreUnavailable("the database does not answer")
         return remote.shared
@@ -435,7 +434,7 @@ class RemoteLog(MemoryEventLog):
             revision = self._remote.appended.revision
             async for page in self.read(after=after):
                 if self._remote.loop.time() < self.late_until_s:
-                    await asyncio.sleep(self.late_s)
+                    await self._remote.loop.rest(self.late_s)
                 after = page[-1].position
                 yield page
             await self._remote.appended.wait(revision)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import msgspec
 import pytest
 
+from extender.cluster.connection.api_client import Request
+from extender.cluster.manifests.manifest_entries import Role, entries_in, with_metadata
+from extender.cluster.manifests.yaml_reader import Document
+from extender.core.model.errors import ClusterUnavailable
+from extender.ports.cluster_ports import PodRef
 from tests.support.faults.cases import Case, Fault, case_of
 from tests.support.faults.planted_defects import DEFECTS, planted
-from tests.support.faults.run import Result, run_case
+from tests.support.faults.processes import Process, ProcessLoop
+from tests.support.faults.run import REST_S, Result, Run, run_case
+from tests.support.faults.servers import RemoteLog, ServedCluster
 from tests.support.faults.shrink import LINES, shrunk, story
 from tests.support.service.hash_seeds import outputs
+from tests.support.service.manifest_builders import a_pod
 
 DIGEST = """
 from tests.support.faults.cases import case_of
@@ -125,3 +134,78 @@ def test_a_planted_defect_is_found_and_printed_in_few_lines():
     assert len(case.faults) + len(case.arrivals) < len(whole.faults) + len(whole.arrivals)
     assert len(story(case, smaller).splitlines()) <= LINES + 2
     assert run_case(case).violated == ""
+
+
+POD = PodRef(namespace="default", name="waits", uid="waits")
+
+
+async def lists(run, cluster):
+    await cluster.connection.call(Request(method="GET", path="/api/v1/nodes"))
+
+
+async def shows_a_change(run, cluster):
+    query = {"resourceVersion": "0", "timeoutSeconds": "300"}
+    async with cluster.connection.watch("/api/v1/nodes", query, idle_s=60.0) as lines:
+        run.model.remove(run._uid_of("n0"))
+        run.loop.pace.active_s = 0.0  # as if that were long ago
+        deleted = [line async for line in until_deleted(lines)]
+    assert deleted
+
+
+async def until_deleted(lines):
+    async for line in lines:
+        if b"DELETED" in line:
+            yield line
+            return
+
+
+async def writes(run, cluster):
+    await cluster.nominate(POD, "n0")
+
+
+async def writes_slowly(run, cluster):
+    run.requests.slow_until_s = math.inf
+    await cluster.nominate(POD, "n0")
+
+
+async def refuses_a_write(run, cluster):
+    run.requests.down_until_s = math.inf
+    with pytest.raises(ClusterUnavailable):
+        await cluster.publish(())
+
+
+async def reads_anchors(run, cluster):
+    await cluster.published()
+
+
+async def reads_the_end_of_a_pod(run, cluster):
+    await cluster.ending(POD)
+
+
+async def reads_the_log(run, cluster):
+    await RemoteLog(run.database).head()
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lists, shows_a_change, writes, writes_slowly, refuses_a_write, reads_anchors, reads_the_end_of_a_pod, reads_the_log,
+    ],
+)  # fmt: skip
+def test_a_server_needs_no_longer_while_nothing_else_happens(asks):
+    """Time goes on in steps then, but not past the answer."""
+    loop = ProcessLoop()
+    loop.pace.may_rest_s = lambda: REST_S
+    run = Run(case_of(3), loop)
+    (pod,) = entries_in([Document(where="test", value=a_pod("waits"))], Role.CLUSTER)
+
+    async def took_s() -> float:
+        run.model.put(with_metadata(pod.obj, uid="waits", creation_timestamp=run.model.now()))
+        cluster = ServedCluster(run.model, run.requests, run.clock, Process("p"), "p", lambda: True)
+        await loop.rest(10.0)
+        began_s = loop.time()
+        await asks(run, cluster)
+        return loop.time() - began_s
+
+    with contextlib.closing(loop):
+        assert 0.0005 < loop.run_until_complete(took_s()) < 0.5
