@@ -607,8 +607,8 @@ class Truth:
         now_s = self.run.loop.time()
         members = {group.name: self._members(job, group) for group in job.arrival.groups}
         everyone = [m for ms in members.values() for m in ms]
-        if any(m.node is not None for m in everyone):
-            return
+        if any(m.node is not None for m in everyone) or job.ended_s is not None:
+            return  # of a job that has ended, the minimum has succeeded: others may be bound until it is cleaned up
         waiting = [call for m in everyone for call in self._calls[m.uid] if call.alive()]
         if any(call.alive() for call in self._opened.get(root, ())):
             return
