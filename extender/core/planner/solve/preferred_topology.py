@@ -676,9 +676,9 @@ class _PreferredSearch:
     def _gather_leaf(self, wish: _Wish) -> None:
         """Place a leaf in fewer domains of the levels of the cluster around its narrowest key, where what was reached holds there."""
         level, before = wish.levels[0], self.solution
-        around = [
-            o for o in map(self._level, self.keys) if o is not level and self._inside(level, o)
-        ]
+        settled = {own.key for own in wish.levels}
+        others = [self._level(key) for key in self.keys if key not in settled]
+        around = [other for other in others if self._inside(level, other)]
         values = [wish.pods.domains(before, other) for other in around]
         if not wish.group.leaf or max(values, default=1) == 1 or self.left <= 0:
             return
