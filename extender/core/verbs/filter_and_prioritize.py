@@ -254,8 +254,8 @@ def decide_prioritize(
     """Return the best of the offered nodes, with the amount by which they score above the others, at most 10.
 
     A member gets its reserved node. For any other pod the score of a node is higher, the fewer nodes of its domains
-    are empty, by share and by number, so that the largest free domains stay whole; a node where it would take what is held for a gang of lower
-    priority is the last one. kube-scheduler adds these scores to its own: an equal
+    are empty, by share and by number, so that the largest free domains stay whole; a node where it would take what is held
+    for a gang of lower priority is the last one. kube-scheduler adds these scores to its own: an equal
     score for all nodes has no effect, and each entry costs time. So the answer has at most `NAMED_MAX` nodes, from
     the best score down, all nodes of one score or none; their scores are the difference to the best score that is
     left out. It is empty where more nodes than that share the best score.
@@ -295,8 +295,9 @@ def domain_scores(
 ) -> Mapping[NodeName, int]:
     """Return scores by the share of empty nodes in the domains of a node, averaged over the topology keys: 10 for none.
 
-    Of equal shares that of a domain with more empty nodes counts more, n of them n/(n + 1) times: there is more to keep whole. Nodes without any of the keys have no score. An empty node has no reservations and no pods with requests other than
-    `pods`. The function reads every node.
+    Of equal shares that of a domain with more empty nodes counts more, n of them n/(n + 1) times: there is more to keep whole.
+    Nodes without any of the keys have no score. An empty node has no reservations and no pods with requests other than `pods`.
+    The function reads every node.
     """
     if not keys:
         return {}
