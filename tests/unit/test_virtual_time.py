@@ -96,6 +96,6 @@ def test_time_does_not_stand_at_what_the_model_does_no_more(cancelled):
 
     async def look(loop):
         await cancelled(loop)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(0.05)
 
     assert in_quiet(look) == pytest.approx(30.0, abs=0.01)
