@@ -9,6 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import msgspec
 
+from extender.control.admission.cluster_observer import Moment
 from extender.control.admission.loop_parts import LoopParts
 from extender.control.admission.request_builder import TreeRequest
 from extender.control.admission.tree_searches import TreeSearches, WantedSearch
@@ -90,9 +91,9 @@ class LostMemberSearch:
         encoded, verdict, moment = await self._searches.planned(request)
         if not isinstance(verdict, Plan) or not verdict.assignments:
             return in_vain_text("Widen", verdict)
-        now = self._parts.requests.about(moment, current.tree)
-        if now is None or now.request.root != current.request.root:
-            return ""  # it has changed: the next pass plans it again
+        now = self._refused_still(current, moment)
+        if now is None:
+            return ""
         if still_holds(request, verdict, with_wider_domains(now.request, now.tree, proved=True)):
             view, state = now.now.view, now.now.pending
             context = self._context(state, now, encoded, "Widen")
@@ -108,8 +109,8 @@ class LostMemberSearch:
         encoded, verdict, moment = await self._searches.planned(self._parts.requests.anew(current))
         if not isinstance(verdict, Plan) or not verdict.assignments:
             return in_vain_text("GiveUp", verdict)
-        now = self._parts.requests.about(moment, current.tree)
-        if now is None or now.request.root != current.request.root:
+        now = self._refused_still(current, moment)
+        if now is None:
             return ""
         view, state, forest = now.now.view, now.now.pending, now.now.forest
         held = unbound_reservations(view, state, forest, {pod.uid for pod in now.tree.pods})
@@ -118,6 +119,13 @@ class LostMemberSearch:
             drafts = decide_give_up(view, state, forest, now.tree, verdict, context)
             self._parts.appends.append_nowait(drafts, encoded)
         return ""
+
+    def _refused_still(self, current: TreeRequest, moment: Moment) -> TreeRequest | None:
+        """Return a tree after its search; None if its refusal may not hold any more: the next pass plans it again."""
+        now = self._parts.requests.about(moment, current.tree)
+        if now is None or not would_be_refused(current.request, now.request, ComparedNodes()):
+            return None
+        return now
 
     def _context(
         self, state: ReservationState, now: TreeRequest, encoded: DecisionInput, choice: LostMembers

@@ -122,7 +122,8 @@ class PreemptionSearch:
         if not self._policy.may_search(view, state, current.tree, complete=True):
             return False
         newest = self._parts.requests.with_evictable(current)
-        if not preemption_still_holds(request, answer, newest, view):
+        at_once = self._parts.planner.at_once
+        if not preemption_still_holds(request, answer, newest, view, at_once):
             # the cluster has changed: the next pass searches again
             self._wakeup.wake()
             return False

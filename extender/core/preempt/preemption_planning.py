@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
@@ -13,6 +13,7 @@ from extender.core.admit.verdict_events import (
     assignment_records,
     decide_observed,
     draft_for,
+    only_less,
     still_holds,
 )
 from extender.core.capacity.capacity_claims import claimed_under_victims, released_pods
@@ -33,7 +34,9 @@ from extender.core.planner.plan_types import (
     PlanNode,
     PlanRequest,
     PlanUnit,
+    Verdict,
 )
+from extender.core.planner.planning import DeferredWork
 from extender.core.planner.preempt.post_eviction_view import (
     NO_PRIORITY,
     VictimCost,
@@ -218,19 +221,44 @@ def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
 
 
 def preemption_still_holds(
-    request: PlanRequest, planned: PreemptionPlan, now: PlanRequest, view: ClusterView
+    request: PlanRequest,
+    planned: PreemptionPlan,
+    now: PlanRequest,
+    view: ClusterView,
+    plan: Callable[[PlanRequest], Verdict | DeferredWork],
 ) -> bool:
     """Return whether an answer to `request` may be recorded with the input `now`.
 
     Every unit must be as it was, but for pods that terminate or are gone by now: they are victims of another preemption
-    too, or someone else has deleted them. The plan must fit without the units: see `still_holds`.
+    too, or someone else has deleted them. The plan must fit without the units: see `still_holds`. Where capacity has come
+    since, none of the units may have become unnecessary.
+
+    Args:
+        plan: Plans a request in little time; a plan that would take longer shows no unit to be unnecessary.
     """
     source = now.evictable or Evictable(priority=0)
     current = {_identity(unit): unit for unit in source.units}
     units = (*planned.victims, *planned.superseded)
     if not all(_is_as_it_was(unit, current.get(_identity(unit)), view) for unit in units):
         return False
-    return still_holds(_after_evictions(request, units), planned.plan, _after_evictions(now, units))
+    before, after = _after_evictions(request, units), _after_evictions(now, units)
+    if not still_holds(before, planned.plan, after):
+        return False
+    if only_less(before.nodes, after.nodes):
+        return True
+    remaining = [unit for unit in units if _identity(unit) in current]
+    return not any(
+        _places_as_many(plan(_after_evictions(now, [u for u in units if u is not unit])), planned)
+        for unit in remaining
+    )
+
+
+def _places_as_many(answer: Verdict | DeferredWork, planned: PreemptionPlan) -> bool:
+    """Return whether a plan with fewer victims places the minimum too, or as many members beyond it."""
+    if not isinstance(answer, Plan):
+        return False
+    for_minimum = not all(a.extra for a in planned.plan.assignments)
+    return for_minimum or len(answer.assignments) >= len(planned.plan.assignments)
 
 
 def _is_as_it_was(unit: PlanUnit, after: PlanUnit | None, view: ClusterView) -> bool:

@@ -374,7 +374,7 @@ class Truth:
     def _judge_victims(self, event: RecordedEvent) -> None:
         """Judge the victims of a preemption by their cost: none of them could stay, nor all of their priority.
 
-        Victims of another preemption go anyway, and cost nothing.
+        Victims of another preemption go anyway, and cost nothing; those that it may not evict itself count when they terminate (E-2).
         """
         data = event.data
         if not isinstance(data, PreemptionPlanned) or not (data.exhausted and data.assignments and data.victims):  # fmt: skip
@@ -401,7 +401,10 @@ class Truth:
             return _fits(lacking_of, freed, self._labels())
 
         pending = (self.ledger.claimed.keys() | self.ledger.claim_rests.keys()) - {event.gang_uid}
-        leaving = {uid for gang in pending for uid in self.ledger.leaving.get(gang, ())}
+        leaving = {
+            uid for gang in pending for uid in self.ledger.leaving.get(gang, ())
+            if (pod := stored.pods.get(uid)) is None or pod.deleting or pod.priority < job.arrival.priority
+        }  # fmt: skip
         costly = [u for u in data.victims if not leaving.issuperset(pod.uid for pod in u.pods)]
         highest = max((unit.priority for unit in costly), default=-math.inf)
         again = {uid for uid, (_, _, _, gang) in self.ledger.victims.items() if gang == event.gang_uid}  # fmt: skip

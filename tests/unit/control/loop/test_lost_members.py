@@ -21,7 +21,15 @@ from extender.queries.log.decision_replay import replay_decision
 from extender.queries.log.preemption_report import PreemptionQuery, preemptions
 from tests.support.logs.fake_store import FakeEventQueries
 from tests.support.service.fakes import Stage, check_state, idle
-from tests.support.service.manifest_builders import BLOCK, GPU, RACK, a_fleet, a_group, a_pod
+from tests.support.service.manifest_builders import (
+    BLOCK,
+    GPU,
+    RACK,
+    a_fleet,
+    a_group,
+    a_node,
+    a_pod,
+)
 from tests.support.waiting import eventually
 
 LEASE_MS = 3_600_000
@@ -279,6 +287,31 @@ async def test_give_up_evicts_all_and_the_gang_is_placed_anew_as_one(crashes):
     assert len(stage.event_data(MemberTerminated)) == PODS
     await proofs(stage)
     await stage.killed()
+
+
+@pytest.mark.parametrize("choice", ["Widen", "GiveUp"])
+async def test_a_node_that_joins_during_the_search_is_taken(choice):
+    """The refusal that the choice follows from holds no longer: nothing is placed elsewhere, and nothing evicted."""
+    async with await running(*gang(choice)) as stage:
+        (rack,) = set(racks(stage).values())
+        planner, joined = stage.parts.planner, []
+        inner = planner.plan
+
+        async def plan(encoded):
+            answer = await inner(encoded)
+            decision = stage.root("g").last_decision
+            if decision is not None and decision.outcome == "impossible" and not joined:
+                joined.append(f"{rack}-n9")
+                labels = {BLOCK: rack.partition("-")[0], RACK: rack}
+                stage.cluster.add(a_node(joined[0], labels, gpu=1))
+            return answer
+
+        planner.plan = plan
+        await lose(stage, "g-0")
+        assert joined
+        assert set(racks(stage).values()) == {rack}
+        assert stage.where("g") == {"g-0-new": joined[0]}
+        assert not stage.event_data(PreemptionPlanned)
 
 
 async def test_a_gang_that_fits_nowhere_else_is_not_given_up():

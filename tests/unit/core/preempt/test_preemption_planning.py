@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given
 
+from extender.core.planner.planning import plan
 from extender.core.planner.preempt.victim_search import PreemptionPlan, preempt
 from extender.core.preempt.preemption_planning import preemption_still_holds
 from tests.support.hypothesis_profile import examples
@@ -33,7 +34,7 @@ def shared_victims():
 
 
 def holds(case, asked, found, name="other"):
-    return preemption_still_holds(asked, found, case.request_of(name), case.view)
+    return preemption_still_holds(asked, found, case.request_of(name), case.view, plan)
 
 
 def terminates(case):
@@ -91,6 +92,69 @@ def test_other_changes_of_victims_or_nodes_need_a_new_search(change):
     case, asked, found = shared_victims()
     change(case)
     assert not holds(case, asked, found)
+
+
+def two_needed_victims():
+    """Return a cluster in which `other` of two pods evicts two, and what it plans; a third pod is more important."""
+    case = Two(
+        *(a_node(f"n{n}", gpu=1) for n in range(3)),
+        *(a_pod(f"low-{n}", node=f"n{n}", requests=ONE, priority=1) for n in range(2)),
+        a_pod("high", node="n2", requests=ONE, priority=90),
+        *gang("other", 2, 50, requests=ONE),
+    )
+    asked = case.request_of("other")
+    answer = preempt(asked)
+    assert [unit.name for unit in answer.victims] == ["Pod/default/low-0", "Pod/default/low-1"]
+    return case, asked, answer
+
+
+def a_node_joins(case):
+    case.cluster.add(a_node("n3", gpu=1))
+
+
+def a_pod_ends(case):
+    case.cluster.delete_pod("high")
+
+
+def a_pod_terminates(case):
+    case.cluster.change_pod("high", deleting=True)
+
+
+@pytest.mark.parametrize("change", [a_node_joins, a_pod_ends, a_pod_terminates])
+def test_a_victim_may_have_become_unnecessary(change):
+    """By capacity for one of the two that the search did not count, free or that of a pod that is leaving (E-2)."""
+    case, asked, answer = two_needed_victims()
+    assert holds(case, asked, answer)
+    change(case)
+    assert not holds(case, asked, answer)
+    assert len(preempt(case.request_of("other")).victims) == 1
+
+
+def test_capacity_that_spares_no_victim_changes_nothing():
+    case, asked, answer = two_needed_victims()
+    case.cluster.add(a_node("n3", gpu=0))
+    assert holds(case, asked, answer)
+
+
+def test_extras_keep_victims_for_as_many():
+    """Beyond the minimum a plan for fewer members is not enough: the search was for as many as can be."""
+    case, _, _ = two_needed_victims()
+    case.cluster.add(
+        a_node("n4", gpu=1),
+        a_group("grown", gang=1, priority=50),
+        *(
+            a_pod(f"grown-{n}", "grown", node=node, requests=ONE, priority=50)
+            for n, node in enumerate(["n4", None, None])
+        ),
+    )
+    asked = case.request_of("grown")
+    answer = preempt(asked)
+    assert [a.extra for a in answer.plan.assignments] == [True, True]
+    assert len(answer.victims) == 2
+    case.cluster.add(a_node("n5", gpu=0))
+    assert holds(case, asked, answer, "grown")
+    case.cluster.add(a_node("n6", gpu=1))
+    assert not holds(case, asked, answer, "grown")
 
 
 @examples(100, quick=10)
