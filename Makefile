@@ -97,8 +97,9 @@ bench-quick: setup ## The table of tests/bench/RESULTS.md, with goals and verdic
 bench-check: setup ## What of the last run got worse than recorded by more than the spread
 	$(RUN) -m tests.bench $(NAMES) --check
 
-long: setup ## Soaks and large sizes, by hand
+long: setup ## Soaks, large sizes and faults by 10,000 seeds, by hand
 	$(RUN) -m pytest -m long --timeout 3600 $(PYTEST_ARGS)
+	$(MAKE) simulate SEEDS=10000
 
 revision: setup ## New migration: make revision m="add something"
 	$(BIN)/alembic revision -m "$(m)"

@@ -36,7 +36,7 @@ from extender.core.model.ids import NodeName, PlanId, PodUid
 from extender.core.model.pods import GATE, Pod
 from extender.core.model.quantities import add_amounts
 from extender.core.reconcile.reservation_checks import is_unassigned
-from extender.core.verbs.filter_and_prioritize import COMMITTED_LAST, fits_beside_held
+from extender.core.verbs.filter_and_prioritize import fits_beside_held, is_refused_member
 from extender.ports.cluster_ports import Cluster, PodRef
 from extender.runtime.periodic import ObjectFaults
 from extender.settings import API_REQUESTS_MAX
@@ -360,8 +360,8 @@ def next_step(
 
 
 def _was_held_back(pod: Pod | None, uid: PodUid, held_back: set[PodUid]) -> bool:
-    """Return whether filter has refused a member before its plan or its stage, under this leader; the latter also under an earlier one."""
-    return uid in held_back or (pod is not None and COMMITTED_LAST in pod.unschedulable)
+    """Return whether filter has refused a member before its plan or its stage, under this leader or, by its condition, an earlier one."""
+    return uid in held_back or (pod is not None and is_refused_member(pod))
 
 
 REMOVING_WORKERS = 4  # beside those of the nominator

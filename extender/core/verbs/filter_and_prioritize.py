@@ -85,6 +85,11 @@ def decide_filter(
     return _protect(view, state, pod, offered)
 
 
+def is_refused_member(pod: Pod) -> bool:
+    """Return whether kube-scheduler shows in the condition of a pod that filter has refused it as a member of a gang."""
+    return f"gang {pod.namespace}/" in pod.unschedulable
+
+
 def pending_reason(
     state: ReservationState, forest: Forest, view: ClusterView, leaf: GroupKey
 ) -> str:

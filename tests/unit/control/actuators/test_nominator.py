@@ -20,6 +20,7 @@ from tests.support.waiting import eventually
 from tests.unit.control.admission.test_request_builder import Life
 
 LAPSE_S = 60
+REFUSED = f"0/1 nodes are available: 1 gang default/g: {COMMITTED_LAST}."
 
 
 def gated(name="g", pods=2, **rest):
@@ -94,7 +95,7 @@ async def test_a_member_that_would_not_be_found_is_nominated_first(why):
         changes = {
             "other gate": {"gates": (GATE, "example.com/other")},
             "nominated": {"nominated": "elsewhere"},
-            "held back": {"unschedulable": COMMITTED_LAST},
+            "held back": {"unschedulable": REFUSED},
             "by field": {"by_field": True},
         }
         if why in changes:
@@ -129,7 +130,8 @@ async def test_after_a_crash_a_member_without_gate_is_nominated():
             assert len(again.cluster.did("remove_gate")) == 1
 
 
-async def test_a_member_that_filter_refused_without_a_plan_is_woken_when_it_has_one():
+@pytest.mark.parametrize("by", ["this leader", "an earlier leader"])
+async def test_a_member_that_filter_refused_without_a_plan_is_woken_when_it_has_one(by):
     """It has no gate and is nominated on the same node as before, so only a change makes kube-scheduler try it again (K26)."""
     group, *members = a_gang("g", pods=2)
     async with await leading(group, *members) as stage:
@@ -143,6 +145,10 @@ async def test_a_member_that_filter_refused_without_a_plan_is_woken_when_it_has_
         stage.cluster.add(again)
         refused = stage.extender_service.filter(stage.cluster.pod("g-0"), [where["g-0"]])
         assert refused.outcome == "refused"
+        if by == "an earlier leader":
+            message = f"0/2 nodes are available: 2 {refused.reason}."
+            stage.cluster.change_pod("g-0", unschedulable=message)
+            stage.parts.exchange.held_back.clear()
         await stage.one_pass()
         assert stage.where("g") == where, "the case: nothing but the UID of the group differs"
         stage.start(stage.parts.nominator.run())
@@ -210,7 +216,7 @@ async def test_a_failure_does_not_change_the_order_of_trees(monkeypatch):
         ({"nominated": "right", "gates": ()}, {"late": True}, Step.WAIT),
         ({"nominated": "right", "gates": ()}, {"held_back": True}, Step.RELEASE),
         (
-            {"nominated": "right", "gates": (), "unschedulable": COMMITTED_LAST},
+            {"nominated": "right", "gates": (), "unschedulable": REFUSED},
             {},
             Step.RELEASE,
         ),
