@@ -24,6 +24,7 @@ from extender.core.planner.plan_types import (
     SEARCH_BUDGET,
     SECONDS_OF_BUDGET,
     Feasibility,
+    Plan,
     PlanExclusive,
     PlanGroup,
     PlanRequest,
@@ -81,9 +82,7 @@ def plan(request: PlanRequest, *, node_table: NodeTable | None = None) -> Verdic
         return compared_with_empty(refusal, request, node_table)
     solved = solve(request, node_table, problem=problem)
     if solved.solution is not None:
-        if has_wishes(request.root):
-            solved = grant_preferred(request, solved)
-        planned = make_plan(request, solved)
+        planned = _best_plan(request, solved)
         return without_extras(request, planned) if request.extras_later else planned
     return _refuse(request, node_table, solved)
 
@@ -112,11 +111,29 @@ def plan_at_once(
     solved = solve_at_once(problem, bounds, min(effort, greedy_limit(request.budget)))
     if solved is None:
         return "search"
+    try:
+        return _best_plan(request, solved, limit=effort - solved.nodes)
+    except NotAtOnce:
+        return "search"
+
+
+def _best_plan(request: PlanRequest, solved: Solved, *, limit: int | None = None) -> Plan:
+    """Return the plan of the best placement for a tree that fits. This is the order of its criteria: the first that differs decides.
+
+    1. The minimum of every gang, then the most extra members, with all that is required: `solve` has decided these.
+    2. Preferred levels, groups from the root to the leaves, and balanced shares; then nearness: `grant_preferred`.
+    3. Few domains of the levels of the cluster; then what pods prefer; then the tightest domains and few nodes: `Compactness`, the
+       order in which both try domains and nodes.
+    4. Rank order, which no criterion above depends on: `make_plan` gives the chosen seats to members.
+
+    Args:
+        limit: Search nodes of a search that must end at once; None: a part of the budget of the request.
+
+    Raises:
+        NotAtOnce: With a limit, when it is not enough.
+    """
     if has_wishes(request.root):
-        try:
-            solved = grant_preferred(request, solved, limit=effort - solved.nodes)
-        except NotAtOnce:
-            return "search"
+        solved = grant_preferred(request, solved, limit=limit)
     return make_plan(request, solved)
 
 
