@@ -18,7 +18,6 @@ from collections import Counter
 from pathlib import Path
 from subprocess import PIPE
 
-import asyncpg
 import pytest
 import yaml
 
@@ -34,8 +33,6 @@ from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 SIZE = 6
-# a busy machine may stop a process for a second or two, and that is no end of its lease
-LEASE_S = 5.0
 pytestmark = pytest.mark.postgres
 
 
@@ -260,70 +257,6 @@ async def test_a_kill_between_any_two_events_loses_nothing(service, points):
     verified = service.run("verify")
     assert (verified.returncode, verified.stderr) == (0, ""), verified
     assert f"{len(log)} events verified" in verified.stdout
-
-
-async def renewed_for(url, lease_s):
-    """Wait until a lease has been renewed for longer than it lasts, by the clock of the database."""
-    connection = await asyncpg.connect(url)
-    try:
-        began = await connection.fetchval("SELECT now()")
-        text = "SELECT renewed_at > $1::timestamptz + make_interval(secs => $2) FROM gx.lease"
-
-        async def renewed():
-            return await connection.fetchval(text, began, lease_s)
-
-        await eventually(renewed, "a lease that was renewed for longer than it lasts", every_s=0.05)
-    finally:
-        await connection.close()
-
-
-async def let_time_pass(url, seconds):
-    """Have the lease end earlier, as if the clock of the database had gone on; test_event_stream_failover waits for a real end."""
-    connection = await asyncpg.connect(url)
-    try:
-        text = "UPDATE gx.lease SET renewed_at = renewed_at - make_interval(secs => $1)"
-        await connection.execute(text, seconds)
-    finally:
-        await connection.close()
-
-
-async def test_a_second_process_waits_and_takes_over(database_url, tmp_path):
-    """With the lease taken it stays up, is ready to forward, names the leader and writes nothing; after a SIGKILL of the leader it leads with the same reservations."""
-    manifests = tmp_path / "manifests"
-    manifests.mkdir()
-    (manifests / "all.yaml").write_text(
-        yaml.safe_dump_all([*a_fleet("2 nodes", gpu=8), *a_gang("g", pods=4)])
-    )
-    first = Replica(tmp_path, database_url, manifests, "first", lease_duration_s=LEASE_S)
-    second = None
-    try:
-        await first.until("/readyz", 200)
-        gang = await first.until("/v1/gangs/default/g", 200)
-        second = Replica(tmp_path, database_url, manifests, "second", lease_duration_s=LEASE_S)
-
-        async def waits():
-            return "held by first" in str(await second.until("/readyz", 200))
-
-        await eventually(waits, "the second waits for the first", every_s=0.05)
-        assert (await second.ask("/livez"))[0] == 200
-        before = await first.events("?limit=1000")
-        await renewed_for(database_url, LEASE_S)
-        after = await first.events("?limit=1000")
-        assert after == before
-        assert {event["actor"] for event in after} == {"first"}
-        assert second.process.poll() is None
-        first.end()
-        await let_time_pass(database_url, LEASE_S)
-        await second.until_events("?type=LeaseAcquired&after=1")
-        await second.until("/readyz", 200)
-        assert (await second.ask("/v1/gangs/default/g"))[1]["members"] == gang["members"]
-        log = await second.events("?limit=1000")
-        assert [f["type"] for f in log[len(before) :]] == ["LeaseAcquired"]
-        assert log[-1]["epoch"] == 2
-    finally:
-        for replica in (first, second):
-            if replica is not None:
-                replica.end()
 
 
 async def test_texts_postgres_cannot_store_are_the_askers_fault(database_url, tmp_path):

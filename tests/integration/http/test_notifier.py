@@ -467,24 +467,6 @@ async def test_only_the_chosen_namespaces_are_notified(sender, receiver):
         assert (await one.cursor.read()).position == one.leader.committed.position
 
 
-async def test_the_task_tries_again_by_itself(sender, receiver):
-    """As the service runs it: it begins when this process leads, and goes on after failures."""
-    failures = [500, 500]
-
-    async def answer(_):
-        return web.Response(status=failures.pop() if failures else 204)
-
-    receiver.answer = answer
-    async with sender() as one:
-        running = asyncio.create_task(one.notifier.run())
-        await eventually(lambda: one.notifier._terms == one.leader.terms, "the first look")
-        await one.never("a")
-        await eventually(lambda: receiver.accepted, "the notification")
-        running.cancel()
-        await asyncio.wait([running])
-        assert len(receiver.events) == 3
-
-
 async def test_many_events_are_read_in_pages(sender, receiver):
     """More than one page, none twice."""
     async with sender() as one:

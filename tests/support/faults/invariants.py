@@ -325,6 +325,11 @@ class Truth:
         self.ledger.assigned = before.assigned | self.ledger.assigned
         self.ledger.victims = before.victims | self.ledger.victims
 
+    def on_rewritten(self) -> None:
+        """Take over a log of which a row is another one; its leader finds that, and records a loss."""
+        self.on_restored(len(self.run.database.shared.rows))
+        self._lost_until = len(self.run.database.shared.rows)
+
     def on_misfit(self, grant: LeaseGrant, position: int) -> None:
         """Judge an append that does not continue the log: its sender began from an older state."""
         database = self.run.database.shared

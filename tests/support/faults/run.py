@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +37,7 @@ from extender.simulation.kube_scheduler import KubeScheduler
 from extender.simulation.memory_log import MemoryDecisionInputs
 from extender.simulation.simulation import BEGAN_US
 from extender.simulation.virtual_time import InLoopWorker, VirtualClock
+from extender.store.log.event_codec import to_event
 from tests.support.faults.cases import (
     ALONE,
     BLOCK,
@@ -375,6 +376,41 @@ class Run:
         for task in tasks:
             if task.done():
                 task.result()
+
+    async def tell(self, story: Callable[[Run], Awaitable[None]]) -> None:
+        """Run what a test does, in place of arrivals and faults of a case, to its end or to the first violation."""
+        for number in range(self.case.replicas):
+            self._start_replica(number, 0)
+        self._start_scheduler()
+        tasks = [
+            self.spawn(None, self._look(), "looks"),
+            self.spawn(None, self.violated.wait(), "violated"),
+            self.spawn(None, _told(story(self)), "story"),
+        ]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    async def eventually(self, look: Callable[[], Any], within_s: float, what: str) -> Any:
+        """Look every tenth of a second until what is seen is true, and return it; time is virtual."""
+        until_s = self.loop.time() + within_s
+        while not (seen := look()):
+            assert self.loop.time() < until_s, f"not within {within_s} s: {what}"
+            await self.loop.rest(0.1)
+        return seen
+
+    def events(self, kind: type | None = None) -> list[RecordedEvent]:
+        """Return the events of the log, or those of a kind."""
+        every = [to_event(row) for row, _ in self.database.shared.rows]
+        return [event for event in every if kind is None or isinstance(event.data, kind)]
+
+    def start_again(self, replica: Replica) -> None:
+        """Start a replica that is dead as a new process."""
+        self._start_replica(replica.number, replica.life + 1)
+
+    def holder(self) -> Replica:
+        """Return the replica that has the lease by its row."""
+        return next(r for r in self.replicas if r.name == self.database.shared.holder)
 
     def _start_replica(self, number: int, life: int) -> None:
         replica = Replica(self, number, life)
@@ -891,8 +927,12 @@ class Result(msgspec.Struct, kw_only=True):
     digest: str = ""
 
 
-def run_case(case: Case) -> Result:
-    """Run a case in this thread and return how it ended."""
+async def _told(story: Awaitable[None]) -> None:
+    await story
+
+
+def run_case(case: Case, story: Callable[[Run], Awaitable[None]] | None = None) -> Result:
+    """Run a case, or a story in its cluster, in this thread and return how it ended."""
     loop = ProcessLoop()
     asyncio.set_event_loop(loop)
     lease_loop.LOOK_EVERY_S = LEASE_LOOK_S
@@ -903,7 +943,8 @@ def run_case(case: Case) -> Result:
     logger.addHandler(run.defects)
     result = Result()
     try:
-        loop.run_until_complete(loop.spawn(None, run.run(), "run"))
+        told = run.run() if story is None else run.tell(story)
+        loop.run_until_complete(loop.spawn(None, told, "run"))
     except Violated as violation:
         result.violated, result.detail = violation.kind, violation.detail
     finally:
