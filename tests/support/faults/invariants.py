@@ -829,7 +829,8 @@ class Truth:
                 due[f"replacement {uid}"] = ("a hold never ends", f"{place.node} for a replacement of {place.pod}")  # fmt: skip
         for uid, (_, _, preemptor, gang) in self.ledger.victims.items():
             pod = stored.pods.get(PodUid(uid))
-            if gang in self.ledger.claimed and pod is not None and not pod.deleting:
+            is_due = gang in self.ledger.claimed and uid in self.ledger.leaving[gang]
+            if is_due and pod is not None and not pod.deleting:
                 text = "refused victim" if uid in self._refused_victims else "victim"
                 due[f"{text} {uid}"] = ("a victim is not evicted", f"{pod.path} for {preemptor}")
         for name, node in stored.nodes.items():
