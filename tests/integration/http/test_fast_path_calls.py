@@ -183,17 +183,6 @@ async def test_a_caller_who_hangs_up_does_not_wait(handled_by_aiohttp) -> None:
     assert handled_by_aiohttp == []
 
 
-async def test_a_kept_connection_is_closed_after_its_time() -> None:
-    """Without a next call, and nothing is sent in between."""
-    async with listening(keepalive_timeout_s=3.0, header_timeout_s=0.1) as (served, connect):
-        verb, body = bodies(served)["filter"]
-        peer = await connect()
-        for _ in range(2):
-            assert (await peer.ask(f"/scheduler/{verb}", body))[0] == 200
-            await asyncio.sleep(0.2)
-        assert await peer.rest() == b""
-
-
 async def test_a_part_of_a_next_call_is_closed_in_time() -> None:
     """The time for headers counts on a connection that has been used, too."""
     async with listening(keepalive_timeout_s=60, header_timeout_s=0.3) as (served, connect):

@@ -406,52 +406,6 @@ async def test_random_frames_do_not_disturb_others(made):
     assert failures == []
 
 
-async def test_an_unused_and_an_idle_connection_are_closed(made, monkeypatch):
-    """One that sends no request after `header_timeout_s`, one between requests after `keepalive_timeout_s`, with GOAWAY."""
-    monkeypatch.setattr(http2_connection, "LINGER_S", 0.3)
-    async with (
-        listening(made, header_timeout_s=1, keepalive_timeout_s=4) as service,
-        http2_client(made, service.ports[0]) as unused,
-        http2_client(made, service.ports[0]) as idle,
-    ):
-        await idle.ask(FILTER, service.filter_body())
-        await unused.ended.wait()
-        await asyncio.sleep(0.5)  # longer than headers may take, and a connection lingers
-        await idle.ask(FILTER, service.filter_body())
-        await idle.ended.wait()
-        assert idle.going_away.is_set()
-
-
-async def test_a_frame_in_two_pieces_does_not_end_an_idle_connection(made):
-    """Its rest comes in time; then the connection is idle as before. A frame without its rest ends it."""
-    async with (
-        listening(made, header_timeout_s=1, keepalive_timeout_s=60) as service,
-        http2_client(made, service.ports[0]) as caller,
-    ):
-        await caller.ask(FILTER, service.filter_body())
-        ping = PingFrame(stream_id=0, opaque_data=b"12345678").serialize()
-        caller.writer.write(ping[:5])
-        await asyncio.sleep(0.02)
-        caller.writer.write(ping[5:])
-        await asyncio.sleep(1.3)
-        assert not caller.going_away.is_set()
-        assert (await caller.ask(FILTER, service.filter_body())).status == 200
-        caller.writer.write(ping[:5])
-        await caller.ended.wait()
-
-
-async def test_a_call_that_crosses_the_goaway_of_an_idle_connection_is_answered(made):
-    """kube-scheduler would not send it again: no frame shows that it was not handled."""
-    async with (
-        listening(made, keepalive_timeout_s=0.3) as service,
-        http2_client(made, service.ports[0]) as caller,
-    ):
-        await caller.ask(FILTER, service.filter_body())
-        await caller.going_away.wait()
-        assert (await caller.ask(FILTER, service.filter_body())).status == 200
-        await caller.ended.wait()
-
-
 async def test_a_body_that_does_not_arrive_is_a_408(made):
     """Only its stream ends with an error; a call that waits on the same connection is answered."""
     async with (
