@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
@@ -220,6 +221,10 @@ def _lessened(node: PlanNode, amounts: Mapping[str, int]) -> PlanNode:
     return msgspec.structs.replace(node, free=free, reserved=reserved)
 
 
+# Units that are tried without before a preemption is recorded, in the event loop: each is a plan of some milliseconds.
+SPARED_MAX = 10
+
+
 def preemption_still_holds(
     request: PlanRequest,
     planned: PreemptionPlan,
@@ -231,7 +236,8 @@ def preemption_still_holds(
 
     Every unit must be as it was, but for pods that terminate or are gone by now: they are victims of another preemption
     too, or someone else has deleted them. The plan must fit without the units: see `still_holds`. Where capacity has come
-    since, none of the units may have become unnecessary.
+    since, none of the first `SPARED_MAX` units may have become unnecessary, but for victims of another preemption, which go
+    anyway.
 
     Args:
         plan: Plans a request in little time; a plan that would take longer shows no unit to be unnecessary.
@@ -246,10 +252,10 @@ def preemption_still_holds(
         return False
     if only_less(before.nodes, after.nodes):
         return True
-    remaining = [unit for unit in units if _identity(unit) in current]
+    remaining = (u for u in units if _identity(u) in current and not u.disruption_target)
     return not any(
         _places_as_many(plan(_after_evictions(now, [u for u in units if u is not unit])), planned)
-        for unit in remaining
+        for unit in itertools.islice(remaining, SPARED_MAX)
     )
 
 

@@ -380,6 +380,7 @@ class Truth:
         """Judge the victims of a preemption by their cost: none of them could stay, nor all of their priority.
 
         Victims of another preemption go anyway, and cost nothing; those that it may not evict itself count when they terminate (E-2).
+        What is freed while a preemption is appended, its writer had not read.
         """
         data = event.data
         if not isinstance(data, PreemptionPlanned) or not (data.exhausted and data.assignments and data.victims):  # fmt: skip
@@ -387,6 +388,8 @@ class Truth:
         leader = self._holder()
         job = next((j for j in self.run.controllers.jobs if j.ended_s is None and j.arrival and self._root(j) == event.gang_uid), None)  # fmt: skip
         if leader is None or job is None or job.arrival is None or not self._is_current(leader):
+            return
+        if self._has_freed_since(event):
             return
         lacking_of = self._lacking([(g, self._members(job, g)) for g in job.arrival.groups])
         if lacking_of is None:
@@ -448,6 +451,11 @@ class Truth:
         holder = self.run.database.shared.holder
         return next((r for r in self.run.replicas if r.name == holder and not r.process.dead), None)
 
+    def _has_freed_since(self, event: RecordedEvent) -> bool:
+        """Return whether objects may have freed capacity since the leader decided an event."""
+        age_s = self.run.loop.time() - self.run.model.freed_s
+        return age_s <= STALE_S and not self._is_of_now(event)
+
     def _is_of_now(self, event: RecordedEvent) -> bool:
         """Return whether the leader has decided an event with all pods and nodes as they are."""
         leader = self._holder()
@@ -478,7 +486,7 @@ class Truth:
             return
         if now_s - self.run.troubled_until_s <= STALE_S:
             return
-        if now_s - self.run.model.freed_s <= STALE_S and not self._is_of_now(event):
+        if self._has_freed_since(event):
             return
         job = next((j for j in self.run.controllers.jobs if j.ended_s is None and j.arrival and self._root(j) == event.gang_uid), None)  # fmt: skip
         if job is None or job.arrival is None:
@@ -821,7 +829,8 @@ class Truth:
                 due[f"replacement {uid}"] = ("a hold never ends", f"{place.node} for a replacement of {place.pod}")  # fmt: skip
         for uid, (_, _, preemptor, gang) in self.ledger.victims.items():
             pod = stored.pods.get(PodUid(uid))
-            if gang in self.ledger.claimed and pod is not None and not pod.deleting:
+            is_due = gang in self.ledger.claimed and uid in self.ledger.leaving[gang]
+            if is_due and pod is not None and not pod.deleting:
                 text = "refused victim" if uid in self._refused_victims else "victim"
                 due[f"{text} {uid}"] = ("a victim is not evicted", f"{pod.path} for {preemptor}")
         for name, node in stored.nodes.items():

@@ -377,7 +377,7 @@ class Run:
             if task.done():
                 task.result()
 
-    async def tell(self, story: Callable[[Run], Awaitable[None]]) -> None:
+    async def run_story(self, story: Callable[[Run], Awaitable[None]]) -> None:
         """Run what a test does, in place of arrivals and faults of a case, to its end or to the first violation."""
         for number in range(self.case.replicas):
             self._start_replica(number, 0)
@@ -385,7 +385,7 @@ class Run:
         tasks = [
             self.spawn(None, self._look(), "looks"),
             self.spawn(None, self.violated.wait(), "violated"),
-            self.spawn(None, _told(story(self)), "story"),
+            self.spawn(None, _awaited(story(self)), "story"),
         ]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -927,7 +927,7 @@ class Result(msgspec.Struct, kw_only=True):
     digest: str = ""
 
 
-async def _told(story: Awaitable[None]) -> None:
+async def _awaited(story: Awaitable[None]) -> None:
     await story
 
 
@@ -943,8 +943,8 @@ def run_case(case: Case, story: Callable[[Run], Awaitable[None]] | None = None) 
     logger.addHandler(run.defects)
     result = Result()
     try:
-        told = run.run() if story is None else run.tell(story)
-        loop.run_until_complete(loop.spawn(None, told, "run"))
+        work = run.run() if story is None else run.run_story(story)
+        loop.run_until_complete(loop.spawn(None, work, "run"))
     except Violated as violation:
         result.violated, result.detail = violation.kind, violation.detail
     finally:

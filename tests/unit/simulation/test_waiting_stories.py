@@ -40,8 +40,8 @@ RACK = "net/rack"
 LEASE_S = TTL_MS / 1000
 
 
-def tells(story: Callable[[Run], Awaitable[None]], replicas: int = 2, racks: int = 1) -> None:
-    """Tell a story about replicas and racks of two nodes of 8 GPUs; nothing else may be violated by it."""
+def holds_in(story: Callable[[Run], Awaitable[None]], replicas: int = 2, racks: int = 1) -> None:
+    """Run a story about replicas and racks of two nodes of 8 GPUs; nothing else may be violated by it."""
     case = Case(
         seed=1, racks=racks, gpus=8, replicas=replicas, hold_after_s=0, cycle_s=0.001, finalizer_s=0.0,
         arrivals=(), faults=(), bursts=(), until_s=0.0,
@@ -98,7 +98,7 @@ def test_a_second_replica_waits_and_takes_over() -> None:
         assert isinstance(taken.data, LeaseAcquired)
         assert (taken.actor, taken.epoch) == (second.name, 2)
 
-    tells(story)
+    holds_in(story)
 
 
 LOWER = {"g9a-0", "g9b-0", "g9c-0", "g10-0"}
@@ -186,7 +186,7 @@ def test_a_preemption_that_becomes_possible_is_looked_for() -> None:
         await run.loop.rest(20.0)
         assert [e for e in of_large(GangUnschedulable) if e.position > planned.position] == []
 
-    tells(story, replicas=1, racks=0)
+    holds_in(story, replicas=1, racks=0)
 
 
 # --- the minimum of a gang
@@ -255,7 +255,7 @@ def test_the_minimum_of_a_gang_older_than_the_log_is_that_of_its_groups(
             run.start_again(replica)
         await until_gang(run, "degraded", 1, 4)
 
-    tells(story, replicas=1, racks=0)
+    holds_in(story, replicas=1, racks=0)
 
 
 def test_a_minimum_that_is_lowered_and_raised_is_the_one_that_counts() -> None:
@@ -272,7 +272,7 @@ def test_a_minimum_that_is_lowered_and_raised_is_the_one_that_counts() -> None:
         puts(run, flat(minimum=2)[0])
         await until_gang(run, "degraded", 1, 2)
 
-    tells(story, replicas=1, racks=0)
+    holds_in(story, replicas=1, racks=0)
 
 
 @pytest.mark.parametrize("down", [False, True], ids=["seen", "while down"])
@@ -295,7 +295,7 @@ def test_a_group_that_is_created_again_with_running_members_has_its_minimum(down
         are_gone(run, 1, 2, 3)
         assert await until_gang(run, "degraded", 1, 4) == "second"
 
-    tells(story, replicas=1, racks=0)
+    holds_in(story, replicas=1, racks=0)
 
 
 # --- the log
@@ -324,7 +324,7 @@ def test_a_renewal_finds_a_rewritten_log() -> None:
         assert lost.data.evidence == "memory"
         await run.eventually(leader.may_act, 5.0, "leading again")
 
-    tells(story, replicas=1)
+    holds_in(story, replicas=1)
 
 
 # --- notifications
@@ -382,7 +382,7 @@ def test_a_receiver_that_fails_is_tried_again_later_each_time() -> None:
         await run.loop.rest(30.0)
         assert len(receiver.accepted) == 1
 
-    tells(story, replicas=1)
+    holds_in(story, replicas=1)
 
 
 def test_the_standby_notifies_of_nothing_and_takes_over() -> None:
@@ -410,4 +410,4 @@ def test_the_standby_notifies_of_nothing_and_takes_over() -> None:
         names = ("first", "large", "larger")
         assert receiver.accepted == [f"PodGroup/default/{name}" for name in names]
 
-    tells(story)
+    holds_in(story)
