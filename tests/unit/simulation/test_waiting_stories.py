@@ -24,6 +24,7 @@ from extender.core.log.events import (
 )
 from extender.core.log.notifications import Notification
 from extender.core.model.errors import NotificationFailed
+from extender.core.model.ids import GangUid
 from extender.ports.log_ports import NotifiedUpTo
 from extender.queries.state.gang_status import gang_status
 from extender.settings import Settings
@@ -179,6 +180,14 @@ def test_a_preemption_that_becomes_possible_is_looked_for() -> None:
         left = {
             pod.name for pod in run.model.stored().pods.values() if pod.node and not pod.deleting
         }
+        policy, leader = run.holder().engine.parts.preemption_policy, run.holder().leader
+
+        def pauses() -> bool:
+            """Whether victims are not searched again in the next 3 s, unless something has changed."""
+            again_us = policy.searches_again_us(leader.committed).get(GangUid("uid-hold-g11"), 0)
+            return again_us - run.clock.now_us() > 3_000_000
+
+        await run.eventually(pauses, 10.0, "a pause between two searches for victims")
         run.model.remove("uid-o4")
         ((planned,),) = [await run.eventually(lambda: of_large(PreemptionPlanned), 2.0, "a plan")]
         victims = {pod.pod for unit in planned.data.victims for pod in unit.pods}
