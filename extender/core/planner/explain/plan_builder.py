@@ -36,6 +36,7 @@ from extender.core.planner.plan_types import (
     waiting_reasons,
 )
 from extender.core.planner.solve.compactness import uncounted_preferences
+from extender.core.planner.solve.domain_counts import CountedLevel, GroupPods
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.solver_pipeline import Solved
 
@@ -375,9 +376,12 @@ class _GroupOrder:
             tuple(sorted((kind, sum(nodes.values())) for kind, nodes in placed.items()))
             for placed in amounts
         )
-        domains = domains_of(self._problem.node_table, source.preferred or (), _nodes_of(amounts))
-        spread = tuple(len(np.unique(row)) for row in domains[:-1])
+        table, preferred = self._problem.node_table, source.preferred or ()
+        counted_pods = GroupPods(self._problem, group.index)
+        levels = (CountedLevel.of(table, key) for key in preferred)
+        spread = tuple(counted_pods.domains(self.solution, level) for level in levels)
         if source.balanced:
+            domains = domains_of(table, preferred[:1], _nodes_of(amounts))
             spread += tuple(sorted(_shares(domains[0], amounts)))
         return (group.required, group.level.keys, plain, sizes, pods, spread, *below)
 

@@ -304,6 +304,17 @@ def test_jobs_that_prefer_one_rack_keep_what_each_has_reached():
     assert with_groups_in_order(request, problem, alike) == {1: alike[2], 2: alike[1]}
 
 
+def test_a_job_on_a_node_without_the_label_keeps_what_is_stated_of_it():
+    """It is in no rack, the other job is in one: their certificates are not exchanged."""
+    nodes = [a_node("n1", "", "b0", 1), a_node("n2", "r1", "b1", 1), a_node("n3", "r2", "b1", 0)]
+    jobs = [a_leaf(f"job-{i}", [0], preferred=("rack",)) for i in range(2)]
+    root = PlanGroup(key=GroupKey("ns", "g", "CompositePodGroup"), minimum=2, groups=tuple(jobs))
+    request = a_request(root, nodes)
+    result = placed(request)
+    values = {wish.group.name: wish.values[0].value for wish in result.wishes}
+    assert {values[a.group.name]: a.node for a in result.assignments} == {1: "n2", 2: "n1"}
+
+
 def test_members_without_ranks_have_the_order_of_their_age():
     """Nothing is changed, nor claimed, for a leaf of which one member has no rank."""
     nodes = [a_node(f"n{i}", f"r{i % 2}", "", 2) for i in range(2)]
