@@ -378,21 +378,12 @@ class _GroupOrder:
         )
         table, preferred = self._problem.node_table, source.preferred or ()
         counted_pods = GroupPods(self._problem, group.index)
-        levels = (CountedLevel.of(table, key) for key in preferred)
+        levels = [CountedLevel.of(table, key) for key in preferred]
         spread = tuple(counted_pods.domains(self.solution, level) for level in levels)
         if source.balanced:
-            domains = domains_of(table, preferred[:1], _nodes_of(amounts))
-            spread += tuple(sorted(_shares(domains[0], amounts)))
+            shares = counted_pods.per_domain(self.solution, levels[0])
+            spread += tuple(sorted(shares[shares > 0].tolist()))
         return (group.required, group.level.keys, plain, sizes, pods, spread, *below)
-
-
-def _shares(domains: Ints, seats: Sequence[Mapping[int, Mapping[int, int]]]) -> Iterable[int]:
-    """Return how many pods of some leaves are in each of the domains of their nodes."""
-    kinds = [nodes for placed in seats for nodes in placed.values()]
-    pods: dict[int, int] = {}
-    for node, domain in zip(_nodes_of(seats).tolist(), domains.tolist(), strict=True):
-        pods[domain] = pods.get(domain, 0) + sum(nodes.get(node, 0) for nodes in kinds)
-    return pods.values()
 
 
 def _nodes_of(seats: Iterable[Mapping[int, Mapping[int, int]]]) -> Ints:
