@@ -122,8 +122,8 @@ def _best_plan(request: PlanRequest, solved: Solved, *, limit: int | None = None
 
     1. The minimum of every gang, then the most extra members, with all that is required: `solve` has decided these.
     2. Preferred levels, groups from the root to the leaves, and balanced shares; then nearness: `grant_preferred`.
-    3. Few domains of the levels of the cluster; then what pods prefer; then the tightest domains and few nodes: `Compactness`, the
-       order in which both try domains and nodes, level by level. It proves nothing.
+    3. Few domains of the levels of the cluster; then what pods prefer; then few nodes, and the tightest domains: `Compactness`, the
+       order in which both try domains and nodes. It proves nothing.
     4. Rank order, which no criterion above depends on: `make_plan` gives the chosen seats to members.
 
     Args:

@@ -1,7 +1,9 @@
 """The orders of nodes and domains: compactness, which uses few of them and leaves large free domains whole, and scores by soft rules of pods.
 
-Compactness: at each level from the widest to the narrowest, and then among nodes: if a domain holds all that is left to place, the
-tightest of those, but first one that the tree uses already; else the largest. Integers only, and every tie is broken by position.
+Compactness: at each level from the widest to the narrowest, and then among nodes, the fewest domains that hold all that is left to
+place; first those that the tree uses already. Of equally few, those with the fewest domains of the next level, and so on to the nodes;
+of equally few nodes, the tightest domains, again the widest level first. Where several domains are needed and there are many, the
+largest are taken, and only the last one is chosen so. Integers only, and every tie is broken by position.
 
 Scores have the weights and the normalisation of kube-scheduler (K77). They are compared only between nodes that are equal by all that
 comes before, and never refuse one. Pods in the cluster are counted as they are before the plan: members that are placed together do not
@@ -10,6 +12,7 @@ count for one another.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -37,6 +40,7 @@ AFFINITY_WEIGHT = 2
 PODS_WEIGHT = 2
 SPREAD_WEIGHT = 2
 SMALL = 1 << 15
+COMBINATIONS = 32  # of several domains that are compared
 _FINE = 1_000  # logarithms are rounded to thousandths, so that all other numbers are integers
 DomainKey: TypeAlias = "tuple[str, ...] | str"  # of a level, or a single topology key
 DomainColumn: TypeAlias = "Callable[[Ints], Ints | Bools]"  # of some domains of a group
@@ -57,7 +61,9 @@ class Compactness:
         self._left: dict[int, dict[int, int]] = {}  # scope -> kind -> pods to place
         self._opened: dict[int, dict[DomainKey, tuple[Ints, Ints]]] = {}
         self._domains: dict[tuple[str, ...], list[tuple[str, Ints]]] = {}
-        self._wider: dict[tuple[tuple[str, ...], int], list[tuple[DomainKey, Ints, Ints]]] = {}
+        self._wider: dict[
+            tuple[tuple[str, ...], int], tuple[list[tuple[DomainKey, Ints, Ints]], int]
+        ] = {}
         for group in problem.groups:
             above = self._scopes[group.parent] if group.parent >= 0 else []
             own = group.parent < 0 or group.source.preferred
@@ -104,25 +110,40 @@ class Compactness:
         """
         scope = self._scopes[leaf.index][0]
         left = max(want, self._left[scope][kind] - int(given.sum()))
+        table, more = self._problem.node_table, nodes[given > 0]
         used = self._of(scope)[nodes] + given > 0
-        inside = leaf.level.keys  # all of these nodes are in one domain of each
-        domains = [domain[nodes] for key, domain in self._levels(scope) if key not in inside]
-        parts: list[Ints] = []
-        rows = _Rows(fit, used, scores)
-        _arrange(np.flatnonzero(fit > 0), rows, domains, left, want, parts)
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        keys, wider = self._keys(scope)
+
+        def of_nodes(scope: int, keys: tuple[str, ...]) -> list[_RowLevel]:
+            return [
+                _RowLevel(domain[nodes], self._opened_domains(scope, key, domain, more) > 0)
+                for key, domain in self._domains_of(keys)
+                if key not in leaf.level.keys  # all of these nodes are in one domain of each
+            ]
+
+        levels, after = of_nodes(scope, keys), of_nodes(scope, wider)
+        for outer in self._scopes[leaf.index][1:]:
+            outer_keys, wider = self._keys(outer)
+            after += [level for level in of_nodes(outer, (*wider, *outer_keys)) if level.used.any()]
+        if (after or scores is not None) and not all(map(table.divides, keys)):
+            levels.append(_RowLevel(np.arange(len(nodes)), used))
+        rows = _Rows(fit=fit, used=used, scores=scores, levels=levels, wider=after)
+        return _arranged(rows, left, want)
 
     def narrowed(self, leaf: CompiledGroup, kind: int, want: int, counts: DomainCounts) -> Ints:
         """Return the nodes of the domains that `order_nodes` uses for a leaf that can be anywhere; it saves looking at all nodes.
 
-        Not where nodes have scores.
+        Not where nodes have scores, or levels come after those of which few domains are to be used.
         """
-        scope = self._scopes[leaf.index][0]
+        scope, *outer_scopes = self._scopes[leaf.index]
         left = max(want, self._left[scope][kind])
         table = self._problem.node_table
+        keys, wider = self._keys(scope)
+        if wider or any(map(any, map(self._keys, outer_scopes))):
+            return np.arange(table.size, dtype=np.int64)
         nodes = [np.arange(table.size, dtype=np.int64)]
         above: tuple[str, int] | None = None  # the last key, of which one domain is enough
-        for key, domain in self._levels(scope):
+        for key, domain in self._domains_of(keys):
             totals = counts(kind, key, domain)
             inside = np.arange(len(totals), dtype=np.int64)
             if above is not None:
@@ -130,14 +151,18 @@ class Compactness:
                 if outer is None:
                     break
                 inside = np.flatnonzero(outer == above[1])
-            opened = self._opened_domains(scope, key, domain)[inside] > 0
-            chosen = inside[fewest_first(totals[inside], opened, None, left)]
-            enough = int(np.searchsorted(np.cumsum(totals[chosen]), want)) + 1
-            if enough > len(chosen):
+            used = self._opened_domains(scope, key, domain)[inside] > 0
+            full, able = largest_first(totals[inside], used, left)
+            enough = int(np.searchsorted(np.cumsum(totals[inside[full]]), want)) + 1
+            if left == 1:
+                able = _tightest(able, totals[inside])
+            if used[full[:enough]].all() and (enough <= len(full) or len(able)):
+                chosen = full[:enough] if enough <= len(full) else np.append(full, able)
+                chosen = inside[chosen]
+            else:
                 break
-            members = table.own_domains(key).members
-            nodes = [members(each) for each in chosen[:enough].tolist()]
-            if enough > 1:
+            nodes = list(map(table.own_domains(key).members, chosen.tolist()))
+            if len(chosen) > 1:
                 break
             above = (key, int(chosen[0]))
         return np.sort(np.concatenate(nodes))
@@ -165,22 +190,25 @@ class Compactness:
         left = sum(self._left[scope].get(kind, 0) for kind in kinds)
         if group.exclusive and group.leaf:  # the others of the scope cannot be in its domain
             left = group.size
-        fewest: list[DomainColumn] = []
+        holding: list[DomainColumn] = []
+        fewest: list[list[DomainColumn]] = []  # of each level
         tightest: list[DomainColumn] = []
         slices = self._slices(group, capacity) if sliced else None
         if slices is not None and not group.leaf:
             # a used domain is not tried first when it has no place for a whole one
             holds_one = slices.pods >= slices.each
-            fewest.append(lambda domains: ~holds_one[domains])
-        for key, domain, outer in self._wider_levels(group.level, scope):
+            holding.append(lambda domains: ~holds_one[domains])
+        levels, after = self._wider_levels(group.level, scope)
+        for key, domain, outer in levels:
             opened = self._opened_domains(scope, key, domain)
             free = capacity(group, key, domain)
             whole = free if slices is None else slices.whole(outer, len(free), left)
             level = _OuterLevel(outer, free, whole, opened, left)
             first = (level.unused, level.lacks) if sliced else (level.lacks, level.unused)
-            fewest += [*first, level.largest]
+            fewest.append([*first, level.largest])
             tightest.append(level.free if sliced else level.tightest)
-        return [*fewest, *scores, *tightest]
+        order = (holding, *fewest[after:], *fewest[:after], scores, tightest)
+        return [*itertools.chain.from_iterable(order)]
 
     def _slices(
         self, group: CompiledGroup, capacity: Callable[[CompiledGroup, DomainKey, Ints], Ints]
@@ -199,8 +227,10 @@ class Compactness:
         """Return the number of waiting members of a group, and of those below it."""
         return sum(each.size for each in self._problem.below(group))
 
-    def _opened_domains(self, scope: int, key: DomainKey, domain: Ints) -> Ints:
-        """Return the pods of a scope per domain."""
+    def _opened_domains(
+        self, scope: int, key: DomainKey, domain: Ints, more: Ints | None = None
+    ) -> Ints:
+        """Return the pods of a scope per domain, with one more on each of some nodes."""
         opened = self._opened.setdefault(scope, {})
         if key not in opened:
             pods = np.zeros(int(domain.max(initial=-1)) + 1, dtype=np.int64)
@@ -209,46 +239,67 @@ class Compactness:
                 rows = rows[domain[rows] >= 0]
                 np.add.at(pods, domain[rows], self.used[scope][rows])
             opened[key] = (domain, pods)
-        return opened[key][1]
+        pods = opened[key][1]
+        if more is not None and len(more):
+            pods = pods.copy()
+            pods[domain[more]] += 1
+        return pods
 
     def _of(self, scope: int) -> Ints:
         if scope not in self.used:
             self.used[scope] = np.zeros(self._problem.node_table.size, dtype=np.int64)
         return self.used[scope]
 
-    def _levels(self, scope: int) -> list[tuple[str, Ints]]:
-        """Return the keys of a scope and their domains per node, the widest first; a node without the label is one of its own.
+    def _keys(self, scope: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the keys of a scope of which it is to have few domains, the widest first, and wider ones that come after them.
 
-        Without keys that each node has another value of: nodes are compared after the levels in any case.
+        These are its preferred keys with the narrower ones of the cluster, else all of the cluster.
         """
         table, shared = self._problem.node_table, self._problem.levels
         preferred = self._problem.groups[scope].source.preferred or ()
         # a key that is on no node divides none
         keys = tuple(key for key in preferred if table.label(key)[1])
+        wider: tuple[str, ...] = ()
         if not keys:
             keys = shared
         elif keys[0] in shared:  # inside its narrowest domain, those that are narrower
-            inner = shared[: shared.index(keys[0])]
+            inner, outer = shared[: shared.index(keys[0])], shared[shared.index(keys[0]) :]
+            wider = tuple(key for key in outer if key not in keys)
             keys = (*(key for key in inner if key not in keys), *keys)
+        return keys[::-1], wider[::-1]
+
+    def _domains_of(self, keys: tuple[str, ...]) -> list[tuple[str, Ints]]:
+        """Return those of some keys that some nodes share a value of, and their domains per node; a node without the label is one of its own.
+
+        Nodes are compared after the levels in any case.
+        """
+        table = self._problem.node_table
         if keys not in self._domains:
             self._domains[keys] = [
-                (key, table.own_domains(key).domain) for key in reversed(keys) if table.divides(key)
+                (key, table.own_domains(key).domain) for key in keys if table.divides(key)
             ]
         return self._domains[keys]
 
-    def _wider_levels(self, level: Level, scope: int) -> list[tuple[DomainKey, Ints, Ints]]:
-        """Return the levels of a scope of which each domain of `level` is in one domain, that domain, and `level` itself last."""
+    def _wider_levels(
+        self, level: Level, scope: int
+    ) -> tuple[list[tuple[DomainKey, Ints, Ints]], int]:
+        """Return the levels of a scope of which each domain of `level` is in one domain, that domain, and `level` itself last.
+
+        Also return how many of them, the first ones, come after the others where few domains are concerned.
+        """
         if (level.keys, scope) not in self._wider:
             rows = np.flatnonzero(level.domain >= 0)
             inner = level.domain[rows]
-            wider: list[tuple[DomainKey, Ints, Ints]] = []
-            for key, domain in self._levels(scope):
-                outer = np.zeros(level.count, dtype=np.int64)
-                outer[inner] = domain[rows]
-                if (outer[inner] == domain[rows]).all():
-                    wider.append((key, domain, outer))
-            wider.append((level.keys, level.domain, np.arange(level.count, dtype=np.int64)))
-            self._wider[level.keys, scope] = wider
+            keys, after = self._keys(scope)
+            lists: list[list[tuple[DomainKey, Ints, Ints]]] = [[], []]
+            for some, levels in zip((after, keys), lists, strict=True):
+                for key, domain in self._domains_of(some):
+                    outer = np.zeros(level.count, dtype=np.int64)
+                    outer[inner] = domain[rows]
+                    if (outer[inner] == domain[rows]).all():
+                        levels.append((key, domain, outer))
+            own = (level.keys, level.domain, np.arange(level.count, dtype=np.int64))
+            self._wider[level.keys, scope] = [*lists[0], *lists[1], own], len(lists[0])
         return self._wider[level.keys, scope]
 
 
@@ -306,91 +357,205 @@ class _Slices(NamedTuple):
         return sums
 
 
+class _RowLevel(NamedTuple):
+    """The domains of a level."""
+
+    domain: Ints  # of each node
+    used: Bools  # whether the scope has pods there already
+
+
 class _Rows(NamedTuple):
-    """Of each node: how many pods it can get, whether it is used already, its score."""
+    """Of each node: how many pods it can get, whether it is used already, its score; and its domains."""
 
     fit: Ints
     used: Bools
     scores: Ints | None  # None: all are equal
+    levels: list[_RowLevel]  # of which few domains are to be used, the widest first
+    wider: list[_RowLevel]  # that come after them
 
 
-def _arrange(
-    positions: Ints, rows: _Rows, levels: Sequence[Ints], left: int, want: int, parts: list[Ints]
-) -> int:
-    """Append the order of some positions to `parts`, level by level.
+def _arranged(rows: _Rows, left: int, want: int) -> Ints:
+    """Return the order of the nodes.
 
     Args:
-        levels: The domains of the nodes, the widest level first.
-        left: The pods for which the domains are chosen.
+        left: The pods for which domains are chosen.
         want: The pods for which nodes are needed.
-
-    Returns:
-        How many pods the appended nodes can get.
     """
-    if not levels:
-        placed = 0
-        scores = rows.scores
-        groups = [positions]
-        if scores is not None:
-            groups = [positions[scores[positions] == s] for s in np.unique(scores[positions])[::-1]]
-        for equal in groups:
-            order = fewest_first(rows.fit[equal], rows.used[equal], None, left - placed)
-            parts.append(equal[order])
-            placed += int(rows.fit[parts[-1]].sum())
-            if placed >= left:
-                break
-        return placed
-    domain = levels[0][positions]
-    if len(positions) and (domain == domain[0]).all():
-        return _arrange(positions, rows, levels[1:], left, want, parts)
-    totals = np.bincount(domain, weights=rows.fit[positions]).astype(np.int64)
-    opened = np.bincount(domain, weights=rows.used[positions]) > 0
-    sums: Ints | None = None
-    if rows.scores is not None:
-        sums = largest_sums(domain, rows.fit[positions], rows.scores[positions], left, len(totals))
-    placed = 0
-    for chosen in fewest_first(totals, opened, sums, left).tolist():
-        inside = positions[domain == chosen]
-        placed += _arrange(inside, rows, levels[1:], left - placed, want - placed, parts)
-        if placed >= want:
+    positions = np.flatnonzero(rows.fit > 0)
+    for at in range(len(rows.levels)):
+        positions = _inside_fewest(positions, rows, at, left, want)
+    if not len(positions):
+        return positions
+    scores = None if rows.scores is None else rows.scores[positions]
+    groups = [positions]
+    if scores is not None:
+        groups = [positions[scores == score] for score in np.unique(scores)[::-1]]
+    parts: list[Ints] = []
+    for equal in groups:
+        parts.append(equal[fewest_first(rows.fit[equal], rows.used[equal], left)])
+        left -= int(rows.fit[parts[-1]].sum())
+        if left <= 0:
             break
-    return placed
+    return np.concatenate(parts)
 
 
-def fewest_first(totals: Ints, used: Bools, scores: Ints | None, left: int) -> Ints:
-    """Return which domains to use for so many pods, in order.
+def _inside_fewest(positions: Ints, rows: _Rows, at: int, left: int, want: int) -> Ints:
+    """Return those of some nodes that are in the domains to use of a level."""
+    domain = rows.levels[at].domain[positions]
+    if not len(positions) or (domain == domain[0]).all():
+        return positions
+    totals = _sums(domain, rows.fit[positions])
+    used = rows.levels[at].used[: len(totals)]
+    full, able = largest_first(totals, used, left)
+    opened = full[~used[full]]
+    full = full[used[full]]
+    if int(totals[full].sum()) < want:
+        unused = np.flatnonzero((totals > 0) & ~used)
+        several = len(opened) > 0 and len(able) > 0 and not used[able].any()
+        number = len(opened) + 1
+        if several and math.comb(len(unused), number) <= COMBINATIONS:
+            rest = left - int(totals[full].sum())
+            sets = np.array(list(itertools.combinations(unused.tolist(), number)), dtype=np.int64)
+            sets = sets[totals[sets].sum(axis=1) >= rest]
+            opened = opened[:0]
+        else:
+            rest = left - int(totals[full].sum() + totals[opened].sum())
+            if rest == 1 and rows.scores is None and not rows.wider:  # only tightness differs
+                able = _tightest(able, totals)
+            sets = able[:, None]
+        best = sets[0] if len(sets) else able
+        if len(sets) > 1:
+            members = [np.isin(domain, some) for some in sets] if sets.shape[1] > 1 else None
+            if members is None:
+                position = np.full(len(totals), -1, dtype=np.int64)
+                position[sets[:, 0]] = np.arange(len(sets))
+                of = position[domain]
+                inside = positions[of >= 0]
+                of = of[of >= 0]
+            else:
+                of = np.repeat(np.arange(len(sets)), [int(each.sum()) for each in members])
+                inside = np.concatenate([positions[each] for each in members])
+            best = sets[_best_set(of, inside, rows, at, rest)]
+        full = np.concatenate((full, opened, best[np.argsort(-totals[best], kind="stable")]))
+    enough = int(np.searchsorted(np.cumsum(totals[full]), want)) + 1
+    return positions[np.isin(domain, full[:enough])]
 
-    The used ones, then the largest; last, of those that hold the rest, the one with the highest score, the tightest of equal ones.
-    Without `scores` all are equal.
 
-    >>> fewest_first(np.array([2, 5, 3, 4]), np.array([False] * 4), None, 8)
+def _best_set(of: Ints, positions: Ints, rows: _Rows, at: int, pods: int) -> int:
+    """Return the number of the best of some sets of nodes that each hold some pods, in equally many unused domains of a level.
+
+    It opens the fewest domains of the narrower levels, the next one first; then it has the highest score, the fewest nodes, and is the
+    tightest at each level. A domain of these levels that holds all of the pods is used where there is one, else the largest ones are.
+
+    Args:
+        of: The set of each position.
+    """
+    fit = rows.fit[positions]
+    domains, unused = [of], [np.zeros(0, dtype=np.bool_)]
+    for level in rows.levels[at + 1 :]:
+        inner = level.domain[positions]
+        inner = numbered(domains[-1] * (int(inner.max()) + 1) + inner)  # levels may overlap
+        is_unused = np.zeros(int(inner.max()) + 1, dtype=np.bool_)
+        is_unused[inner] = ~level.used[level.domain[positions]]
+        domains.append(inner)
+        unused.append(is_unused)
+    domains.append(np.arange(len(positions)))
+    unused.append(~rows.used[positions])
+    totals = [*(_sums(domain, fit) for domain in domains[:-1]), fit]
+    opened: list[Ints] = []  # of each narrower level, per domain
+    tight: list[Ints] = []  # the capacity of the one that holds all
+    for narrow in range(len(domains) - 1, 0, -1):
+        outer = _of_first(domains[narrow], domains[narrow - 1])
+        count = len(totals[narrow - 1])
+        holds, is_unused = totals[narrow] >= pods, unused[narrow]
+        if holds.any():
+            place = (outer * 2 + ~holds) * 2 + is_unused
+            if opened:
+                order = np.lexsort((place, *opened, totals[narrow], *tight)[::-1])
+            else:
+                order = sorted_stably(place * (int(totals[narrow].max()) + 1) + totals[narrow])
+            inner = order[np.searchsorted(outer[order], np.arange(count))]  # the best in each
+        else:
+            inner = np.zeros(count, dtype=np.int64)
+        opened = [is_unused[inner].astype(np.int64), *(column[inner] for column in opened)]
+        tight = [totals[narrow][inner], *(column[inner] for column in tight)]
+        several = np.flatnonzero(~holds[inner])
+        for column in tight if len(several) else ():
+            column[several] = 0
+        for deep, column in enumerate(opened, narrow) if len(several) else ():
+            within = _of_first(domains[deep], domains[narrow - 1])
+            need = np.full(count, pods, dtype=np.int64)
+            order, amounts = filled(within, totals[deep], need, ~unused[deep])
+            added = order[(amounts > 0) & unused[deep][order]]
+            column[several] = np.bincount(within[added], minlength=count)[several]
+    wider: list[Ints] = []
+    wider_totals: list[Ints] = []
+    for level in rows.wider:
+        outer = level.domain[positions]
+        both = numbered(of * (int(outer.max()) + 1) + outer)
+        of_both, outer = _of_first(both, of), _of_first(both, outer)
+        capacity = _sums(level.domain, rows.fit)[outer]
+        wider.append(_sums(of_both, ~level.used[outer]))
+        wider_totals.append(_sums(of_both, capacity))
+    *opened, on_nodes = opened
+    scored: list[Ints] = []
+    if rows.scores is not None:
+        scored = [-largest_sums(of, fit, rows.scores[positions], pods, len(totals[0]))]
+    compared = (*wider, *opened, *scored, on_nodes, *wider_totals, totals[0], *tight)
+    return int(np.lexsort(compared[::-1])[0])
+
+
+def _sums(domain: Ints, values: Ints | Bools) -> Ints:
+    """Return the sum of some values in each domain."""
+    return np.bincount(domain, weights=values).astype(np.int64)
+
+
+def _of_first(domain: Ints, values: Ints) -> Ints:
+    """Return for each domain the value of a node in it."""
+    of_domain = np.zeros(int(domain.max(initial=-1)) + 1, dtype=np.int64)
+    of_domain[domain] = values
+    return of_domain
+
+
+def fewest_first(totals: Ints, used: Bools, left: int) -> Ints:
+    """Return which domains to use for so many pods, in order: the used ones, then the largest; last, of those that hold the rest, the tightest.
+
+    >>> fewest_first(np.array([2, 5, 3, 4]), np.array([False] * 4), 8)
     array([1, 2])
-    >>> fewest_first(np.array([2, 5, 3, 4]), np.array([False] * 4), np.array([0, 0, 0, 1]), 8)
-    array([1, 3])
-    >>> fewest_first(np.array([2, 5, 3, 4]), np.array([True, False, False, False]), None, 2)
+    >>> fewest_first(np.array([2, 5, 3, 4]), np.array([True, False, False, False]), 2)
     array([0])
     """
-    if scores is None:
-        keys = -totals
-        if used.any():
-            keys[~used] += int(totals.max()) + 1
-        order = sorted_stably(keys)
-    else:
-        order = np.lexsort((-scores, -totals, ~used))  # stable: equal ones by position
+    full, able = largest_first(totals, used, left)
+    if not len(able):
+        return full
+    return np.append(full, _tightest(able, totals).min())
+
+
+def largest_first(totals: Ints, used: Bools, left: int) -> tuple[Ints, Ints]:
+    """Return which domains to fill with so many pods, in order, and those of which each holds the rest: used ones if there are some.
+
+    If none holds the rest, all domains are filled.
+    """
+    keys = -totals
+    if used.any():
+        keys[~used] += int(totals.max()) + 1
+    order = sorted_stably(keys)
     order = order[totals[order] > 0]
     sums = np.cumsum(totals[order])
     taken = int(np.searchsorted(sums, left))
     if taken >= len(order):
-        return order
+        return order, order[:0]
     rest = left - (int(sums[taken - 1]) if taken else 0)
-    others = order[taken:]
-    others = others[totals[others] >= rest]
-    if used[others].any():
-        others = others[used[others]]
-    if scores is not None:
-        others = others[scores[others] == scores[others].max()]
-    last = others[totals[others] == totals[others].min()].min()
-    return np.append(order[:taken], last)
+    able = order[taken:]
+    able = able[totals[able] >= rest]
+    if used[able].any():
+        able = able[used[able]]
+    return order[:taken], able
+
+
+def _tightest(domains: Ints, totals: Ints) -> Ints:
+    """Return those of some domains with the least capacity."""
+    return domains[totals[domains] == totals[domains].min()] if len(domains) else domains
 
 
 def first_pods(amounts: Ints, want: int) -> Ints:
@@ -402,6 +567,45 @@ def first_pods(amounts: Ints, want: int) -> Ints:
     sums = np.minimum(np.cumsum(amounts), want)
     sums[1:] -= sums[:-1].copy()
     return sums
+
+
+def filled(of: Ints, capacity: Ints, pods: Ints, opened: Bools | None = None) -> tuple[Ints, Ints]:
+    """Return the domains in the order of their regions, those with most capacity first, and the pods that each of them gets so.
+
+    No other way uses fewer domains of a region for as many pods.
+
+    Args:
+        of: The region of each domain.
+        pods: Of each region.
+        opened: Domains that come before all others.
+
+    >>> filled(np.array([0, 0, 1, 1]), np.array([2, 5, 4, 3]), np.array([6, 4]))
+    (array([1, 0, 2, 3]), array([5, 1, 4, 0]))
+    """
+    place = of * 2 if opened is None else of * 2 + ~opened
+    order = sorted_stably(place * (int(capacity.max(initial=0)) + 1) - capacity)
+    of, capacity = of[order], capacity[order]
+    before = np.cumsum(capacity) - capacity
+    if len(pods) > 1:
+        first = np.searchsorted(of, np.arange(len(pods)))
+        before -= np.append(before, 0)[first][of]
+    return order, np.minimum(np.maximum(pods[of] - before, 0), capacity)
+
+
+def numbered(codes: Ints) -> Ints:
+    """Return some numbers as numbers from 0 on, in their order.
+
+    >>> numbered(np.array([7, 3, 7]))
+    array([1, 0, 1])
+    """
+    most = codes.max(initial=0)
+    if most == codes.min(initial=most):
+        return np.zeros(len(codes), dtype=np.int64)
+    if most > len(codes) * 16:
+        return np.unique(codes, return_inverse=True)[1].reshape(-1)
+    occurs = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
+    occurs[codes] = 1
+    return (np.cumsum(occurs) - 1)[codes]
 
 
 def sorted_stably(keys: Ints) -> Ints:

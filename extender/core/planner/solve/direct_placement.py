@@ -12,14 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from extender.core.planner.model.node_table import Ints
-from extender.core.planner.solve.compactness import fewest_first, first_pods
+from extender.core.planner.solve.compactness import fewest_first, filled, first_pods, numbered
 from extender.core.planner.solve.domain_counts import (
     DomainCount,
     by_price,
-    filled,
     merged,
     most_pairs,
-    numbered,
     paired,
 )
 
@@ -97,23 +95,25 @@ def divided(domain: Ints, fit: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:
     pods = sum(sizes)
     domain = numbered(domain)
     capacity = np.bincount(domain, weights=fit).astype(np.int64)
-    chosen = fewest_first(capacity, np.zeros(len(capacity), dtype=np.bool_), None, pods)
+    chosen = fewest_first(capacity, np.zeros(len(capacity), dtype=np.bool_), pods)
     amounts = first_pods(capacity[chosen], pods)
-    of_first = most_pairs(amounts, sizes[0])[1] if len(sizes) > 1 else amounts
     rank = np.full(len(capacity), len(chosen), dtype=np.int64)
     rank[chosen] = np.arange(len(chosen))
     rank = rank[domain]
+    first, second = np.zeros(len(fit), dtype=np.int64), np.zeros(len(fit), dtype=np.int64)
+    if len(sizes) == 1:
+        nodes = np.flatnonzero(rank < len(chosen))
+        nodes = nodes[fewest_first(fit[nodes], np.zeros(len(nodes), dtype=np.bool_), pods)]
+        first[nodes] = first_pods(fit[nodes], pods)
+        return first, second
     # all domains but the last one are full
     last = np.flatnonzero(rank == len(chosen) - 1)
     unused = np.zeros(len(last), dtype=np.bool_)
-    last = last[fewest_first(fit[last], unused, None, int(amounts[-1]))]
+    last = last[fewest_first(fit[last], unused, int(amounts[-1]))]
     full = np.flatnonzero(rank < len(chosen) - 1)
     nodes = np.concatenate((full[np.lexsort((-fit[full], rank[full]))], last))
     both = first_pods(fit[nodes], pods)
-    first, second = np.zeros(len(fit), dtype=np.int64), np.zeros(len(fit), dtype=np.int64)
-    if len(sizes) == 1:
-        first[nodes] = both
-        return first, second
+    of_first = most_pairs(amounts, sizes[0])[1]
     have = np.cumsum(both) - both - (np.cumsum(amounts) - amounts)[rank[nodes]]
     first[nodes] = np.clip(of_first[rank[nodes]] - have, 0, both)
     second[nodes] = both - first[nodes]
@@ -136,7 +136,7 @@ def divided_by_weight(
     total = sum(n * w for n, w in zip(sizes, weights, strict=True))
     capacity = np.bincount(domain, weights=space).astype(np.int64)
     unused = np.zeros(len(capacity), dtype=np.bool_)
-    chosen = fewest_first(capacity, unused, None, total).tolist()
+    chosen = fewest_first(capacity, unused, total).tolist()
     largest = np.argsort(-capacity, kind="stable")
     others = largest[~np.isin(largest, chosen)].tolist()
     heavy, light = (0, 1) if weights[0] >= weights[1] else (1, 0)
@@ -155,7 +155,7 @@ def divided_by_weight(
         for group, number in ((heavy, want), (light, left[light])):
             taken = sum(p[inside] * w for p, w in zip(parts, weights, strict=True))
             able = np.minimum((space[inside] - taken) // weights[group], fits[group][inside])
-            order = fewest_first(able, np.asarray(taken > 0), None, number)
+            order = fewest_first(able, np.asarray(taken > 0), number)
             amounts = first_pods(able[order], number)
             parts[group][inside[order]] = amounts
             left[group] -= int(amounts.sum())

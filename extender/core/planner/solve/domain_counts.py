@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from extender.core.planner.model.node_table import FIT_MAX, Bools, Ints, NodeTable
+from extender.core.planner.model.node_table import FIT_MAX, Ints, NodeTable
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import UpperBounds
-from extender.core.planner.solve.compactness import sorted_stably
+from extender.core.planner.solve.compactness import filled, numbered, sorted_stably
 from extender.core.planner.solve.cp_sat_placement import PlacementModel
 from extender.core.planner.solve.greedy_placement import Solution
 from extender.core.planner.solve.integer_program import Response
@@ -155,29 +155,6 @@ class GroupPods:
         return int((np.minimum(totals, self.size) + bound).max())
 
 
-def filled(of: Ints, capacity: Ints, pods: Ints, opened: Bools | None = None) -> tuple[Ints, Ints]:
-    """Return the domains in the order of their regions, those with most capacity first, and the pods that each of them gets so.
-
-    No other way uses fewer domains of a region for as many pods.
-
-    Args:
-        of: The region of each domain.
-        pods: Of each region.
-        opened: Domains that come before all others.
-
-    >>> filled(np.array([0, 0, 1, 1]), np.array([2, 5, 4, 3]), np.array([6, 4]))
-    (array([1, 0, 2, 3]), array([5, 1, 4, 0]))
-    """
-    place = of * 2 if opened is None else of * 2 + ~opened
-    order = sorted_stably(place * (int(capacity.max(initial=0)) + 1) - capacity)
-    of, capacity = of[order], capacity[order]
-    before = np.cumsum(capacity) - capacity
-    if len(pods) > 1:
-        first = np.searchsorted(of, np.arange(len(pods)))
-        before -= np.append(before, 0)[first][of]
-    return order, np.minimum(np.maximum(pods[of] - before, 0), capacity)
-
-
 def fewest_needed(of: Ints, capacity: Ints, pods: int, regions: int) -> Ints:
     """Return in how many domains of each region so many pods are at least; too many where it cannot hold them.
 
@@ -224,22 +201,6 @@ def in_parts(fit: Ints, limit: DomainCount | None, pods: int) -> Ints:
     totals = np.bincount(part, weights=fit).astype(np.int64)
     largest = np.sort(totals)[::-1][: max(limit.most - 1, 0)]
     return np.where(totals[part] >= pods - int(largest.sum()), fit, 0)
-
-
-def numbered(codes: Ints) -> Ints:
-    """Return some numbers as numbers from 0 on, in their order.
-
-    >>> numbered(np.array([7, 3, 7]))
-    array([1, 0, 1])
-    """
-    most = codes.max(initial=0)
-    if most == codes.min(initial=most):
-        return np.zeros(len(codes), dtype=np.int64)
-    if most > len(codes) * 16:
-        return np.unique(codes, return_inverse=True)[1].reshape(-1)
-    occurs = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
-    occurs[codes] = 1
-    return (np.cumsum(occurs) - 1)[codes]
 
 
 def merged(of: Ints, domain: Ints, capacity: Ints, outer: Ints) -> tuple[Ints, Ints, Ints]:

@@ -34,7 +34,7 @@ from extender.core.planner.model.node_table import FIT_MAX, Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, with_keys
 from extender.core.planner.model.upper_bounds import bound_all
 from extender.core.planner.plan_types import PlanGroup, PlanRequest, WishOutcome, WishValue
-from extender.core.planner.solve.compactness import fewest_first, first_pods
+from extender.core.planner.solve.compactness import fewest_first, first_pods, numbered
 from extender.core.planner.solve.direct_placement import (
     best_region,
     best_region_of_two,
@@ -54,7 +54,6 @@ from extender.core.planner.solve.domain_counts import (
     ShareCount,
     TopologyCount,
     in_parts,
-    numbered,
 )
 from extender.core.planner.solve.greedy_placement import SearchBudget, Solution
 from extender.core.planner.solve.solver_pipeline import Solved, size, solve_quickly
@@ -411,7 +410,7 @@ class _PreferredSearch:
             inside = np.flatnonzero((level.domain == domain) & (fit > 0))
             unused = np.zeros(len(inside), dtype=np.bool_)
             left = share
-            for at in fewest_first(fit[inside], unused, None, share).tolist():
+            for at in fewest_first(fit[inside], unused, share).tolist():
                 amounts[int(inside[at])] = min(left, int(fit[inside[at]]))
                 left -= amounts[int(inside[at])]
         other = {**self.solution, leaf.index: {kind: amounts}}
