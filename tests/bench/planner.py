@@ -81,8 +81,12 @@ def measured(
     target: str = "",
     plain: PlanGroup | None = None,
 ) -> Figure:
-    """Measure the CPU of a tree with a fleet that is kept, beside one that is made anew; or beside `plain`, the same tree without wishes."""
-    request = PlanRequest(root=root, nodes=nodes, shapes=SHAPES, explain=explain)
+    """Measure the CPU of a tree with a fleet that is kept, beside one that is made anew; or beside `plain`, the same tree without wishes.
+
+    Both of the latter have the levels of the cluster, which decide where pods without a topology go.
+    """
+    levels = () if plain is None else ("rack", "zone")
+    request = PlanRequest(root=root, nodes=nodes, shapes=SHAPES, explain=explain, levels=levels)
     fleet = NodeTable(nodes)
     baseline = request if plain is None else msgspec.structs.replace(request, root=plain)
     times: dict[str, list[float]] = {"baseline": [], "kept": []}
