@@ -256,7 +256,8 @@ def _nearness(tree: Tree, group: Group, labels: NodeLabels) -> Iterable[str]:
 
 def _slices(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
     required = (*group.constraints.domain_keys, *above)
-    for level in group.constraints.slices:
+    for position, level in enumerate(group.constraints.slices):
+        larger = group.constraints.slices[:position]
         if not labels.has(level.key):
             yield f"{group.key}: {labels.absent(level.key)}"
         elif narrow := next(
@@ -265,6 +266,11 @@ def _slices(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterabl
             yield (
                 f"{group.key}: slices of {level.size} by {level.key}: the whole group is in one {narrow}, so they ask for nothing "
                 "more; leave them out (W2)"
+            )
+        elif around := next((o for o in larger if labels.is_wider(level.key, o.key)), None):
+            yield (
+                f"{group.key}: slices of {level.size} by {level.key}: each slice of {around.size} is in one {around.key}, so they ask "
+                f"for nothing more; give {level.key} the larger size, or leave it out (W2)"
             )
 
 

@@ -312,3 +312,21 @@ def test_questionable_slices(topology, key, expected):
     texts = [text for several in collect_warnings(view, tree).values() for text in several]
     assert len(texts) == len(expected)
     assert all(words in text for words, text in zip(expected, texts, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "expected"),
+    [
+        ("zone", "rack", []),
+        ("rack", "zone", ["slices of 2 by zone: each slice of 4 is in one rack, so they ask for nothing more; give zone the larger size"]),
+        ("racks", "zone", ["racks is on no node"]),
+    ],
+)  # fmt: skip
+def test_questionable_slices_inside_of_slices(outer, inner, expected):
+    """A key that is wider than that of the larger slices is a requirement that these have met."""
+    entry = {"slices": [{"size": 2, "key": inner}, {"size": 4, "key": outer}]}
+    racks = [a_node(f"n{n}", {"rack": f"r{n}", "zone": f"z{n // 2}"}) for n in range(4)]
+    view, tree = tree_of(*racks, a_group("g", gang=1, schedulingConstraints=entry))
+    texts = [text for several in collect_warnings(view, tree).values() for text in several]
+    assert len(texts) == len(expected)
+    assert all(words in text for words, text in zip(expected, texts, strict=True))
