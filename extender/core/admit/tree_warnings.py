@@ -17,6 +17,8 @@ from extender.core.model.nodes import WIDTH, Node
 from extender.core.model.pod_groups import PROBLEMS_NAMED_MAX, Blueprint, Group, Tree, composite_key
 from extender.core.workloads.workload_object import MANAGED_BY
 
+COMPARED_MAX = 16  # names of a tree that are compared with a misspelt one: a comparison is slow
+
 
 def template_mismatches(view: ClusterView, tree: Tree) -> Mapping[GroupKey, str]:
     """Return a text for each group that differs from the template of its Workload (B11).
@@ -246,9 +248,13 @@ def _preferred_keys(group: Group, above: tuple[str, ...], labels: NodeLabels) ->
 def _nearness(tree: Tree, group: Group, labels: NodeLabels) -> Iterable[str]:
     for near in group.constraints.near:
         if tree.partner(group, near) is None:
+            names = tree.partner_names(group)
+            help_ = "there is none to name: leave it out"
+            if names:
+                help_ = f"name one by its metadata.name ({join_names(names)}), or leave it out"
             yield (
                 f"{group.key}: near {near.group}: the tree has no such group that is neither above nor below this one, so it asks "
-                f"for nothing; name one by its metadata.name, or leave it out (W5)"
+                f"for nothing; {help_} (W5){did_you_mean(near.group, names[:COMPARED_MAX])}"
             )
         elif not labels.has(near.key):
             yield f"{group.key}: {labels.absent(near.key)}"

@@ -234,10 +234,11 @@ def test_a_missing_workload_gives_no_warning():
     [
         (("b", "rack"), []),
         (("b", "racks"), ["racks is on no node"]),
-        (("c", "rack"), ["near c: the tree has no such group"]),
+        (("c", "rack"), ["near c: the tree has no such group that is neither above nor below this one, so it asks for nothing; name one by its metadata.name (b, decode), or leave it out (W5)"]),
+        (("decod", "rack"), ["name one by its metadata.name (b, decode), or leave it out (W5); did you mean decode?"]),
         (("root", "rack"), ["near root: the tree has no such group"]),
     ],
-)
+)  # fmt: skip
 def test_questionable_groups_to_be_near_to(near, expected):
     """One that is not there, one above, a key on no node."""
     entry = {"near": [{"group": near[0], "key": near[1]}]}
@@ -246,10 +247,21 @@ def test_questionable_groups_to_be_near_to(near, expected):
         a_group("root", composite=True, gang=2),
         a_group("a", gang=1, parent="root", schedulingConstraints=entry),
         a_group("b", gang=1, parent="root"),
+        a_group("decode", gang=1, parent="root"),
     )
     texts = [text for several in collect_warnings(view, tree).values() for text in several]
     assert len(texts) == len(expected)
     assert all(words in text for words, text in zip(expected, texts, strict=True))
+
+
+def test_a_group_without_another_one_beside_it_leaves_near_out():
+    """No name would help."""
+    entry = {"near": [{"group": "b", "key": "rack"}]}
+    view, tree = tree_of(
+        a_node("n", {"rack": "r1"}), a_group("a", gang=1, schedulingConstraints=entry)
+    )
+    ((text,),) = collect_warnings(view, tree).values()
+    assert text.endswith("so it asks for nothing; there is none to name: leave it out (W5)")
 
 
 @pytest.mark.parametrize(
