@@ -1,4 +1,4 @@
-"""Warnings about valid trees with unusual settings (W1 to W7, B11, E11, X10: docs/reference/groups.md).
+"""Warnings about valid trees with unusual settings (W1 to W8, B11, E11, X10: docs/reference/groups.md).
 
 The trees are scheduled all the same.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from immutables import Map
 
+from extender.core.admit.plan_request import rank_problem
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName
 from extender.core.model.message_formatting import did_you_mean, join_names
@@ -177,6 +178,10 @@ def collect_warnings(
         warnings += _slices(group, wider, labels)
         warnings += _lost_members(group)
         warnings += _soft_rules(tree, group)
+        if problem := rank_problem(tree.members.get(group.key, ())):
+            warnings.append(
+                f"{group.key}: {problem}, so it has no rank order (W8); give each pod an index of its own, or none"
+            )
         if group.key in basic:
             warnings.append(basic[group.key])
         if group.basic and group.disruption_mode == "all":

@@ -342,3 +342,33 @@ def test_questionable_slices_inside_of_slices(outer, inner, expected):
     texts = [text for several in collect_warnings(view, tree).values() for text in several]
     assert len(texts) == len(expected)
     assert all(words in text for words, text in zip(expected, texts, strict=True))
+
+
+INDEX, JOB = "batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index"
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        ([{INDEX: "1"}, {INDEX: "0"}], ""),
+        ([{}, {}], ""),
+        ([{INDEX: "x"}], ""),
+        ([{JOB: "0", INDEX: "0"}, {JOB: "1", INDEX: "0"}], ""),
+        ([{INDEX: "0"}, {INDEX: "1"}, {INDEX: "0"}], f"Pods default/p0 and default/p2 have the same {INDEX} 0"),
+        ([{INDEX: "0"}, {INDEX: "00"}], f"Pods default/p0 and default/p1 have the same {INDEX} 00"),
+        ([{JOB: "1", INDEX: "0"}, {JOB: "1", INDEX: "0"}], f"Pods default/p0 and default/p1 have the same {JOB} 1 and {INDEX} 0"),
+        ([{}, {INDEX: "0"}, {INDEX: "1"}], f"Pod default/p0 has no label {INDEX}, which other pods of the group have"),
+        ([{INDEX: "0"}, {}], f"Pod default/p1 has no label {INDEX}, which other pods of the group have"),
+        ([{INDEX: "0"}, {INDEX: str(10**30)}], f'label {INDEX} of Pod default/p1 is "1{"0" * 30}", which is no number of at most 9 digits'),
+        ([{INDEX: "0"}, {INDEX: "last"}], f'label {INDEX} of Pod default/p1 is "last", which is no number of at most 9 digits'),
+    ],
+)  # fmt: skip
+def test_indexes_that_give_no_order_are_named_once(labels, problem):
+    """W8: no pod with an index, or a single pod, is the usual case."""
+    pods = [a_pod(f"p{n}", "g", metadata={"labels": own}) for n, own in enumerate(labels)]
+    view, tree = tree_of(a_group("g", gang=1), *pods)
+    end = ", so it has no rank order (W8); give each pod an index of its own, or none"
+    expected = [f"PodGroup/default/g: {problem}{end}"] if problem else []
+    assert [
+        text for several in collect_warnings(view, tree).values() for text in several
+    ] == expected
