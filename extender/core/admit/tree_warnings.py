@@ -13,7 +13,7 @@ from immutables import Map
 from extender.core.admit.plan_request import rank_problem
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName
-from extender.core.model.message_formatting import did_you_mean, join_names
+from extender.core.model.message_formatting import EMPTY, did_you_mean, domain_text, join_names
 from extender.core.model.nodes import WIDTH, Node
 from extender.core.model.pod_groups import PROBLEMS_NAMED_MAX, Blueprint, Group, Tree, composite_key
 from extender.core.workloads.workload_object import MANAGED_BY
@@ -90,7 +90,7 @@ class NodeLabels:
         twice = sorted(narrow for narrow, values in around.items() if len(values) > 1)
         if twice:
             return (
-                f"value {twice[0]} of {inner} stands under several values of {outer}; "
+                f"value {twice[0] or EMPTY} of {inner} stands under several values of {outer}; "
                 "each counts as a domain of its own there (W4)"
             )
         return ""
@@ -146,9 +146,9 @@ class NodeLabels:
         twice = sorted(value for value, values in around.items() if len(values) > 1)
         if not twice or (None in widths and 2 * len(twice) > len(around)):
             return ""
-        places = join_names(sorted(around[twice[0]]))
+        places = join_names([domain_text(wider, value) for value in sorted(around[twice[0]])])
         return (
-            f"value {twice[0]} of {key} is on nodes of several values of {wider} ({places}), and counts as one domain: "
+            f"value {twice[0] or EMPTY} of {key} is on nodes of several values of {wider} ({places}), and counts as one domain: "
             f"where these are different places, give them different values, or constrain a group above by {wider} (W4)"
         )
 

@@ -29,6 +29,7 @@ _DURATIONS: Final[tuple[tuple[int | None, int, str, int, str], ...]] = (
     (8 * YEAR, YEAR, "y", DAY, "d"),
     (None, YEAR, "y", 0, ""),
 )
+EMPTY: Final = '""'  # the value of a label, in a sentence
 _SIMILAR: Final = 0.7  # the ratio of difflib
 NAMED_MAX: Final = 6  # names listed in a text before "and n more"
 BYTES: Final = ("memory", "ephemeral-storage")
@@ -84,6 +85,24 @@ def did_you_mean(name: str, candidates: Iterable[str], *, most: int = 1) -> str:
 
 def _ratio(candidate: str, name: str) -> float:
     return difflib.SequenceMatcher(None, candidate, name).ratio()
+
+
+def label_text(key: str, value: str) -> str:
+    """Return a label as people write it.
+
+    >>> label_text("net/rack", "r1"), label_text("net/rack", "")
+    ('net/rack=r1', 'net/rack=""')
+    """
+    return f"{key}={value or EMPTY}"
+
+
+def domain_text(key: str, value: str) -> str:
+    """Return the name of a domain in a sentence that has the key: the value, of an empty one with the key.
+
+    >>> domain_text("net/rack", "r1"), domain_text("net/rack", "")
+    ('r1', 'net/rack=""')
+    """
+    return value or label_text(key, value)
 
 
 def spaced(name: object) -> str:

@@ -150,7 +150,7 @@ def work_min(shape: PodShape, since_us: int, now_min: int) -> int:
 # --- the request and its results
 
 # Part of every recorded decision; increased by a change that can alter a result.
-PLANNER_VERSION = "22"
+PLANNER_VERSION = "23"
 SEARCH_BUDGET = 20_000  # search nodes of one plan, by default
 SECONDS_OF_BUDGET = 2  # of CPU time, that so many search nodes take at most on a current machine
 
