@@ -411,6 +411,19 @@ def plan_request(
     return with_wider_domains(request, part.tree, proved=False)
 
 
+def request_anew(
+    view: ClusterView, state: ReservationState, tree: Tree, *, rows: NodeRowCache, budget: int
+) -> PlanRequest:
+    """Return the plan request of a tree as if none of its pods had a node, or had been refused one; `rows`: a new cache."""
+    view, state = vacated(view, state, [tree])
+    members = {
+        key: tuple(view.pods[pod.uid] for pod in pods if not pod.deleting)
+        for key, pods in tree.members.items()
+    }
+    part = TreeParts().of(msgspec.structs.replace(tree, members=members), None)
+    return plan_request(view, state, part, rows=rows, budget=budget)
+
+
 def _with_slices(
     view: ClusterView, group: PlanGroup, slices: Mapping[GroupKey, tuple[SliceLevel, ...]]
 ) -> PlanGroup:
