@@ -9,7 +9,7 @@ from msgspec import UnsetType
 
 from extender.cli.output.printing import console, print_table, visible
 from extender.core.admit.gang_sentences import shown_texts
-from extender.core.model.message_formatting import counted, join_names
+from extender.core.model.message_formatting import counted, domain_text, join_names, label_text
 from extender.core.planner.plan_types import SLICE_MARK
 from extender.queries.plan.plan_dto import BEST_TO_WORST, CopiesLine, GangVerdict, PlanAnswer
 
@@ -99,7 +99,12 @@ def _print_gang(gang: GangVerdict) -> None:
     for line in gang.assignments:
         domain = gang.domains.get(line.group, {})
         rows.append(
-            (line.pod, line.group, line.node, ", ".join(f"{k}={v}" for k, v in domain.items()))
+            (
+                line.pod,
+                line.group,
+                line.node,
+                ", ".join(label_text(*label) for label in domain.items()),
+            )
         )
     for victim in gang.victims:
         out.print(f"  evicts {victim.unit}: " + ", ".join(victim.pods))
@@ -139,7 +144,7 @@ def slice_texts(domains: Mapping[str, Mapping[str, str]]) -> list[str]:
     for name, domain in domains.items():
         leaf, mark, number = name.partition(SLICE_MARK)
         if mark:
-            where = " and ".join(f"{key}={value}" for key, value in domain.items())
+            where = " and ".join(label_text(*label) for label in domain.items())
             slices.setdefault(leaf, []).append(f"{number} in {where}")
     texts = []
     for leaf, places in slices.items():
@@ -157,7 +162,7 @@ def _copy_row(gang: GangVerdict) -> tuple[str, ...]:
         gang.gang,
         str(len(gang.assignments)),
         counted(sum(len(unit.pods) for unit in gang.victims), "pod") if gang.victims else "",
-        "/".join(domain.values()),
+        "/".join(domain_text(*label) for label in domain.items()),
         ", ".join(shortened(nodes)),
     )
 
@@ -180,7 +185,7 @@ def _print_tree(gang: GangVerdict) -> None:
         need = f"{group.minimum} needed together" if group.minimum else alone
         domain = gang.domains.get(group.group, {})
         words = [f"{group.placed} of {counted(group.total, unit)} placed, {need}"]
-        words += [f"{key}={value}" for key, value in domain.items()]
+        words += [label_text(*label) for label in domain.items()]
         if group.kind == "PodGroup":
             words += shortened(sorted(set(nodes.get(group.group, ()))))
         text = Text(visible(f"{group.role}: ") if group.role else "", style="bold")
@@ -302,7 +307,7 @@ def _placement(gang: GangVerdict) -> Iterator[str]:
     rows = [
         (
             group,
-            ", ".join(f"{key}={value}" for key, value in gang.domains.get(group, {}).items()),
+            ", ".join(label_text(*label) for label in gang.domains.get(group, {}).items()),
             ", ".join(shortened(sorted(node_names))),
         )
         for group, node_names in nodes.items()

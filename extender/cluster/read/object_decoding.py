@@ -44,6 +44,7 @@ from extender.core.workloads.tree_policy import (
     not_a_key,
 )
 from extender.core.workloads.workload_object import (
+    CONSTRAINT_ANNOTATIONS,
     LOST_MEMBERS_ANNOTATION,
     MANAGED_BY,
     OwnerReference,
@@ -472,6 +473,10 @@ def group_warnings(group: api.Group) -> tuple[str, ...]:
         if source_of(group) == "builtin":
             problem = f"{choice!r} is none of {', '.join(get_args(core.LostMembers))}"
         texts.append(f"metadata.annotations[{LOST_MEMBERS_ANNOTATION}]: {problem}")
+    if source_of(group) == "crd":
+        text = "is read of workloads alone; a group has it in spec.schedulingConstraints"
+        unread = (name for name in CONSTRAINT_ANNOTATIONS if name in group.metadata.annotations)
+        texts += [f"metadata.annotations[{name}]: {text}" for name in unread]
     return tuple(f"{group.label}: {text}" for text in texts)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from extender.cluster import types as api
 from extender.cluster.read.field_problems import FieldProblem
-from extender.core.model.message_formatting import did_you_mean
+from extender.core.model.message_formatting import did_you_mean, join_names
 
 PREFIX: Final = "gang-extender.dev/"
 # of users and of the service, by the field of metadata
@@ -20,6 +20,10 @@ _NAMES: Final = {
     "annotations": "parent gang topology slices exclusive near lost-members min workload tree-from plan written last-checkpoint"
     " arrives-after arrives-every runs-for",  # these three are for `simulate`
 }
+_NAMED_MAX: Final = 9  # of these, the first of which are for users
+_IN_TOPOLOGY: Final = {  # words of users for what an annotation has in its value
+    "required": "leaf=net/rack", "preferred": "leaf=~net/rack", "balanced": "leaf=~net/rack:Balanced",
+}  # fmt: skip
 _FIELD_OF: Final = {PREFIX + name: field for field in _NAMES for name in _NAMES[field].split()}
 _METADATA: Final = frozenset(  # fields of metadata that are not read
     ("generateName", "selfLink", "managedFields", "deletionGracePeriodSeconds", "clusterName")
@@ -65,8 +69,18 @@ def _unknown_names(value: object, path: str) -> Iterator[FieldProblem]:
                 text = str(name)
                 if not is_unknown_name(field, text):
                     continue
-                other = _FIELD_OF.get(text)
-                hint = f"; it is one of the {other}" if other else did_you_mean(text, _FIELD_OF)
-                yield FieldProblem(f"{field_path}[{text}]", f"has no meaning{hint}")
+                yield FieldProblem(
+                    f"{field_path}[{text}]", f"has no meaning; {_meant(field, text)}"
+                )
         elif isinstance(below, Mapping | list | tuple):
             yield from _unknown_names(below, field_path)
+
+
+def _meant(field: str, name: str) -> str:
+    """Return what may be meant by a label or annotation without a meaning."""
+    if name in _FIELD_OF:
+        return f"it is one of the {_FIELD_OF[name]}"
+    if value := _IN_TOPOLOGY.get(name.removeprefix(PREFIX)):
+        return f"a workload has it in {PREFIX}topology, such as {value}, a group in spec.schedulingConstraints"
+    hint = did_you_mean(name, _FIELD_OF).removeprefix("; ")
+    return hint or f"the {field} are {join_names(_NAMES[field].split(), _NAMED_MAX)}"

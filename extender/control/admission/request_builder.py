@@ -19,8 +19,8 @@ from extender.core.admit.plan_request import (
     TreeParts,
     group_key_of,
     plan_request,
+    request_anew,
     ruled_part,
-    vacated,
 )
 from extender.core.capacity.free_capacity import NodeRowCache
 from extender.core.fairness.search_turns import SearchBackoff
@@ -156,15 +156,9 @@ class RequestBuilder:
 
     def anew(self, tree_request: TreeRequest) -> PlanRequest:
         """Return the plan request of a tree as if none of its pods had a node, or had been refused one."""
-        tree, now = tree_request.tree, tree_request.now
-        view, state = vacated(now.view, now.state, [tree])
-        members = {
-            key: tuple(view.pods[pod.uid] for pod in pods if not pod.deleting)
-            for key, pods in tree.members.items()
-        }
-        part = TreeParts().of(msgspec.structs.replace(tree, members=members), None)
+        now = tree_request.now
         rows = NodeRowCache(self._settings.topology_keys)  # those of `rows` stay as they are
-        return plan_request(view, state, part, rows=rows, budget=self._budget)
+        return request_anew(now.view, now.state, tree_request.tree, rows=rows, budget=self._budget)
 
     def _ruled(self, tree_request: TreeRequest) -> InterpodRulePart:
         now = tree_request.now

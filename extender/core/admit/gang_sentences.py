@@ -15,7 +15,7 @@ from extender.core.log.gang_phase import HOLDS_CAPACITY, PREEMPTING, TAKEN, capa
 from extender.core.log.reservation_state import GangState, LastDecision, PendingPreemption
 from extender.core.log.visible_state import reduced_decision
 from extender.core.model.ids import GroupKey
-from extender.core.model.message_formatting import counted, join_names, spaced
+from extender.core.model.message_formatting import counted, domain_text, join_names, spaced
 from extender.core.model.pod_groups import Tree, foreign_gates
 from extender.core.model.visibility import EVERYTHING, Visibility, name_for
 from extender.core.planner.plan_types import WishOutcome, object_key
@@ -288,6 +288,7 @@ def anew_text(line: WishLine, possible: int, domains: Sequence[str]) -> str:
         possible: The fewer domains.
         domains: Their names.
     """
+    domains = [domain_text(line.key, value) for value in domains]
     names = f": {join_names(domains)}" if domains else ""
     if possible == 1:
         return f"one {line.key} is free for all of it now{names}; it is in {line.value}"

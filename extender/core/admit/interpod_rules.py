@@ -21,7 +21,7 @@ from extender.core.log.capacity_claim import CapacityClaim
 from extender.core.log.reservation_state import Reservation, ReservationState, reservation_of
 from extender.core.model.cluster_view import ClusterView, groups_above
 from extender.core.model.ids import GangUid, GroupKey, NodeName, PodUid
-from extender.core.model.message_formatting import join_names, spaced
+from extender.core.model.message_formatting import domain_text, join_names, spaced
 from extender.core.model.nodes import ExclusiveDomain, ExclusiveScope
 from extender.core.model.object_identity import IdentityMemo
 from extender.core.model.pod_groups import Group, Tree
@@ -212,12 +212,12 @@ class ExclusiveDomains:
             key, name = exclusive.key, spaced(group.key)
             own_nodes = {node for row in own if group in row.exclusive for node in row.nodes}
             if mine := _values(view, key, own_nodes):
-                yield f"{name} has {key} {join_names(sorted(mine))} alone"
+                yield f"{name} has {key} {join_names([domain_text(key, value) for value in sorted(mine)])} alone"
                 continue
             every = _values(view, key, view.nodes)
             of_others = holders[group.key] | holders[None]
             taken = {holder.value for holder in of_others if holder.key == key}
-            free = sorted(every - taken)
+            free = [domain_text(key, value) for value in sorted(every - taken)]
             by = _by_whom(of_others, key, readers)
             yield (
                 f"{name} needs a {key} alone: {len(taken & every)} of {len(every)} are taken"
@@ -235,7 +235,10 @@ def _by_whom(holders: Iterable[DomainHolder], key: str, readers: Visibility) -> 
     for holder in holders:
         if holder.key == key:
             by_value.setdefault(holder.value, set()).add(name_for(readers, holder.holder))
-    texts = [f"{value} by {join_names(sorted(names))}" for value, names in sorted(by_value.items())]
+    texts = [
+        f"{domain_text(key, value)} by {join_names(sorted(names))}"
+        for value, names in sorted(by_value.items())
+    ]
     more = len(texts) - NAMED_MAX
     return ", ".join(texts[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 

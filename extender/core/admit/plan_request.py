@@ -411,6 +411,19 @@ def plan_request(
     return with_wider_domains(request, part.tree, proved=False)
 
 
+def request_anew(
+    view: ClusterView, state: ReservationState, tree: Tree, *, rows: NodeRowCache, budget: int
+) -> PlanRequest:
+    """Return the plan request of a tree as if none of its pods had a node, or had been refused one; `rows`: a new cache."""
+    view, state = vacated(view, state, [tree])
+    members = {
+        key: tuple(view.pods[pod.uid] for pod in pods if not pod.deleting)
+        for key, pods in tree.members.items()
+    }
+    part = TreeParts().of(msgspec.structs.replace(tree, members=members), None)
+    return plan_request(view, state, part, rows=rows, budget=budget)
+
+
 def _with_slices(
     view: ClusterView, group: PlanGroup, slices: Mapping[GroupKey, tuple[SliceLevel, ...]]
 ) -> PlanGroup:
@@ -539,25 +552,48 @@ def _ranks(pods: Sequence[Pod]) -> Mapping[PodUid, int]:
     if not pods[1:]:
         return {}  # one pod has no neighbour
     for labels in _RANK_LABELS:
-        if labels[-1] in pods[0].labels:
-            ranks = {pod.uid: rank for pod in pods if (rank := _rank(pod, labels)) is not None}
-            if len(ranks) == len({*ranks.values()}) == len(pods):
-                # of a leaf with several Jobs a pod keeps its position among all of them, also where one is left
-                several = pods[0].labels.get(LEAF_LABEL) == PER_REPLICATED_JOB
-                if several or len({rank // RANK_STEP for rank in ranks.values()}) > 1:
-                    return ranks
-                return {uid: rank % RANK_STEP for uid, rank in ranks.items()}
+        if labels[-1] in pods[0].labels and (ranks := _ranks_by(labels, pods)):
+            # of a leaf with several Jobs a pod keeps its position among all of them, also where one is left
+            several = pods[0].labels.get(LEAF_LABEL) == PER_REPLICATED_JOB
+            if not several and len({rank // RANK_STEP for rank in ranks}) == 1:
+                ranks = [rank % RANK_STEP for rank in ranks]
+            return {pod.uid: rank for pod, rank in zip(pods, ranks, strict=True)}
     return {}
 
 
-def _rank(pod: Pod, labels: Sequence[str]) -> int | None:
-    rank = 0
+def _ranks_by(labels: Sequence[str], pods: Sequence[Pod]) -> list[int]:
+    """Return the position of each pod by these labels; empty unless each has its own."""
+    ranks = [0] * len(pods)
     for label in labels:
-        text = pod.labels.get(label, "")
-        if not text.isdecimal() or len(text) > _INDEX_DIGITS:
-            return None
-        rank = rank * RANK_STEP + int(text)
-    return rank
+        texts = [pod.labels.get(label, "") for pod in pods]
+        if not all(map(str.isdecimal, texts)) or max(map(len, texts)) > _INDEX_DIGITS:
+            return []
+        ranks = [rank * RANK_STEP + int(text) for rank, text in zip(ranks, texts, strict=True)]
+    return ranks if len({*ranks}) == len(ranks) else []
+
+
+def rank_problem(members: Iterable[Pod]) -> str:
+    """Return why the labels with the positions of the pods of a leaf give no order; empty: they give one, or no pod has any."""
+    pods = [pod for pod in members if not pod.deleting]
+    keys = set[str]().union(*(pod.labels for pod in pods))
+    labels = next((row for row in _RANK_LABELS if keys.issuperset(row)), ())
+    if not pods[1:] or not labels or _ranks(pods):
+        return ""
+    first: dict[tuple[int, ...], Pod] = {}
+    for pod in pods:
+        texts = [pod.labels.get(label) for label in labels]
+        for label, text in zip(labels, texts, strict=True):
+            if text is None:
+                return f"Pod {pod.path} has no label {label}, which other pods of the group have"
+            if not text.isdecimal() or len(text) > _INDEX_DIGITS:
+                return f'label {label} of Pod {pod.path} is "{text}", which is no number of at most {_INDEX_DIGITS} digits'
+        other = first.setdefault(tuple(int(text or 0) for text in texts), pod)
+        if other is not pod:
+            both = " and ".join(
+                f"{label} {text}" for label, text in zip(labels, texts, strict=True)
+            )
+            return f"Pods {other.path} and {pod.path} have the same {both}"
+    return ""
 
 
 def _claims_in_use(

@@ -1,4 +1,4 @@
-"""Warnings about valid trees with unusual settings (W1 to W7, B11, E11, X10: docs/reference/groups.md).
+"""Warnings about valid trees with unusual settings (W1 to W8, B11, E11, X10: docs/reference/groups.md).
 
 The trees are scheduled all the same.
 """
@@ -10,12 +10,15 @@ from collections.abc import Iterable, Mapping
 
 from immutables import Map
 
+from extender.core.admit.plan_request import rank_problem
 from extender.core.model.cluster_view import ClusterView
 from extender.core.model.ids import GroupKey, NodeName
-from extender.core.model.message_formatting import did_you_mean, join_names
+from extender.core.model.message_formatting import EMPTY, did_you_mean, domain_text, join_names
 from extender.core.model.nodes import WIDTH, Node
 from extender.core.model.pod_groups import PROBLEMS_NAMED_MAX, Blueprint, Group, Tree, composite_key
 from extender.core.workloads.workload_object import MANAGED_BY
+
+COMPARED_MAX = 16  # names of a tree that are compared with a misspelt one: a comparison is slow
 
 
 def template_mismatches(view: ClusterView, tree: Tree) -> Mapping[GroupKey, str]:
@@ -87,7 +90,7 @@ class NodeLabels:
         twice = sorted(narrow for narrow, values in around.items() if len(values) > 1)
         if twice:
             return (
-                f"value {twice[0]} of {inner} stands under several values of {outer}; "
+                f"value {twice[0] or EMPTY} of {inner} stands under several values of {outer}; "
                 "each counts as a domain of its own there (W4)"
             )
         return ""
@@ -143,9 +146,9 @@ class NodeLabels:
         twice = sorted(value for value, values in around.items() if len(values) > 1)
         if not twice or (None in widths and 2 * len(twice) > len(around)):
             return ""
-        places = join_names(sorted(around[twice[0]]))
+        places = join_names([domain_text(wider, value) for value in sorted(around[twice[0]])])
         return (
-            f"value {twice[0]} of {key} is on nodes of several values of {wider} ({places}), and counts as one domain: "
+            f"value {twice[0] or EMPTY} of {key} is on nodes of several values of {wider} ({places}), and counts as one domain: "
             f"where these are different places, give them different values, or constrain a group above by {wider} (W4)"
         )
 
@@ -175,6 +178,10 @@ def collect_warnings(
         warnings += _slices(group, wider, labels)
         warnings += _lost_members(group)
         warnings += _soft_rules(tree, group)
+        if problem := rank_problem(tree.members.get(group.key, ())):
+            warnings.append(
+                f"{group.key}: {problem}, so it has no rank order (W8); give each pod an index of its own, or none"
+            )
         if group.key in basic:
             warnings.append(basic[group.key])
         if group.basic and group.disruption_mode == "all":
@@ -246,9 +253,13 @@ def _preferred_keys(group: Group, above: tuple[str, ...], labels: NodeLabels) ->
 def _nearness(tree: Tree, group: Group, labels: NodeLabels) -> Iterable[str]:
     for near in group.constraints.near:
         if tree.partner(group, near) is None:
+            names = tree.partner_names(group)
+            help_ = "there is none to name: leave it out"
+            if names:
+                help_ = f"name one by its metadata.name ({join_names(names)}), or leave it out"
             yield (
                 f"{group.key}: near {near.group}: the tree has no such group that is neither above nor below this one, so it asks "
-                f"for nothing; name one by its metadata.name, or leave it out (W5)"
+                f"for nothing; {help_} (W5){did_you_mean(near.group, names[:COMPARED_MAX])}"
             )
         elif not labels.has(near.key):
             yield f"{group.key}: {labels.absent(near.key)}"
@@ -256,7 +267,8 @@ def _nearness(tree: Tree, group: Group, labels: NodeLabels) -> Iterable[str]:
 
 def _slices(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterable[str]:
     required = (*group.constraints.domain_keys, *above)
-    for level in group.constraints.slices:
+    for position, level in enumerate(group.constraints.slices):
+        larger = group.constraints.slices[:position]
         if not labels.has(level.key):
             yield f"{group.key}: {labels.absent(level.key)}"
         elif narrow := next(
@@ -265,6 +277,11 @@ def _slices(group: Group, above: tuple[str, ...], labels: NodeLabels) -> Iterabl
             yield (
                 f"{group.key}: slices of {level.size} by {level.key}: the whole group is in one {narrow}, so they ask for nothing "
                 "more; leave them out (W2)"
+            )
+        elif around := next((o for o in larger if labels.is_wider(level.key, o.key)), None):
+            yield (
+                f"{group.key}: slices of {level.size} by {level.key}: each slice of {around.size} is in one {around.key}, so they ask "
+                f"for nothing more; give {level.key} the larger size, or leave it out (W2)"
             )
 
 

@@ -29,6 +29,8 @@ _DURATIONS: Final[tuple[tuple[int | None, int, str, int, str], ...]] = (
     (8 * YEAR, YEAR, "y", DAY, "d"),
     (None, YEAR, "y", 0, ""),
 )
+EMPTY: Final = '""'  # the value of a label, in a sentence
+_SIMILAR: Final = 0.7  # the ratio of difflib
 NAMED_MAX: Final = 6  # names listed in a text before "and n more"
 BYTES: Final = ("memory", "ephemeral-storage")
 BINARY: Final = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
@@ -63,17 +65,44 @@ def join_names(names: Sequence[str], most: int = NAMED_MAX) -> str:
 def did_you_mean(name: str, candidates: Iterable[str], *, most: int = 1) -> str:
     """Return the end of a sentence with the names that are similar, or an empty string if none is.
 
+    What stands before the last slash makes no two names similar.
+
     >>> did_you_mean("minCuont", ("minCount", "minGroupCount")), did_you_mean("x", ("minCount",))
     ('; did you mean minCount?', '')
+    >>> did_you_mean("net.example.com/rck", ("net.example.com/rack",)), did_you_mean("net.example.com/numa", ("net.example.com/rack",))
+    ('; did you mean net.example.com/rack?', '')
     """
     names = sorted(set(candidates))
-    close = difflib.get_close_matches(name, names, n=len(names) or 1, cutoff=0.7)
+    close = difflib.get_close_matches(name, names, n=len(names) or 1, cutoff=_SIMILAR)
+    at = name.rfind("/") + 1
     near = sorted(
-        close,
-        key=lambda candidate: (-difflib.SequenceMatcher(None, candidate, name).ratio(), candidate),
+        (c for c in close if c[:at] != name[:at] or _ratio(c[at:], name[at:]) >= _SIMILAR),
+        key=lambda candidate: (-_ratio(candidate, name), candidate),
     )
     near = ([candidate for candidate in names if candidate.lower() == name.lower()] or near)[:most]
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _ratio(candidate: str, name: str) -> float:
+    return difflib.SequenceMatcher(None, candidate, name).ratio()
+
+
+def label_text(key: str, value: str) -> str:
+    """Return a label as people write it.
+
+    >>> label_text("net/rack", "r1"), label_text("net/rack", "")
+    ('net/rack=r1', 'net/rack=""')
+    """
+    return f"{key}={value or EMPTY}"
+
+
+def domain_text(key: str, value: str) -> str:
+    """Return the name of a domain in a sentence that has the key: the value, of an empty one with the key.
+
+    >>> domain_text("net/rack", "r1"), domain_text("net/rack", "")
+    ('r1', 'net/rack=""')
+    """
+    return value or label_text(key, value)
 
 
 def spaced(name: object) -> str:

@@ -103,6 +103,11 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             (g for g in groups if g.key not in line and group.key not in self._line(g)), None
         )
 
+    def partner_names(self, group: Group) -> tuple[str, ...]:
+        """Return the names of the groups that another one can be near to."""
+        line = {*self._line(group), *(below.key for below in self.below(group.key))}
+        return tuple(each.key.name for each in self.groups if each.key not in line)
+
     def _line(self, group: Group) -> Iterator[GroupKey]:
         """Yield a group and those above it."""
         parents = {child.key: parent for parent, some in self.children.items() for child in some}

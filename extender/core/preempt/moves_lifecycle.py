@@ -21,7 +21,7 @@ from extender.core.log.moves_state import PendingMoves
 from extender.core.log.reservation_state import GangState, ReservationState
 from extender.core.model.cluster_view import NOTHING, ClusterView
 from extender.core.model.ids import NIL_GANG, GroupKey, NodeName, PodUid
-from extender.core.model.message_formatting import join_names
+from extender.core.model.message_formatting import join_names, label_text
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.quantities import add_amounts
 from extender.core.planner.model.node_table import NodeTable, may_run
@@ -222,7 +222,7 @@ def what_keeps(
         return mover
     for key, value in mover.within:
         if node.labels.get(key) != value:
-            return f"node {move.target} is outside of {key}={value}, where the gang runs"
+            return f"node {move.target} is outside of {label_text(key, value)}, where the gang runs"
     taken = used_capacity(view, state, priority=move.priority, gang_uid=move.gang_uid)
     row = make_row(node, view.usage.get(node.name, NOTHING), taken.get(node.name))
     # what is held for moves is left out: that they have their places one after the other is `lost_place`

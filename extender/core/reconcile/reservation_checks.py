@@ -28,6 +28,7 @@ from extender.core.log.reservation_state import (
 )
 from extender.core.model.cluster_view import NOTHING, ClusterView, changed_pods
 from extender.core.model.ids import NodeName, PodUid
+from extender.core.model.message_formatting import label_text
 from extender.core.model.nodes import Node
 from extender.core.model.pods import Pod, PodShape
 from extender.core.model.quantities import add_amounts
@@ -59,7 +60,7 @@ def unfit_pods(
             continue
         for key, value in domains.get(reservation.group, {}).items():
             if node.labels.get(key) != value:
-                unfit[uid] = f"node {node.name} is not in {key}={value} any more:"
+                unfit[uid] = f"node {node.name} is not in {label_text(key, value)} any more:"
         shape = pod.shape
         if node.unschedulable or node.taints or shape.node_selector or shape.selectors:
             to_check.setdefault(shape, {}).setdefault(node.name, []).append(uid)

@@ -222,7 +222,7 @@ def parts_of(part: Part) -> Iterable[Part]:
 
 
 # Changes whenever the same input may give other groups or notices; recorded with each compiled tree.
-TABLE_VERSION = 9
+TABLE_VERSION = 10
 
 _HASH = "(-[0-9a-z]{10})?"  # that a controller may add to the name of a template
 

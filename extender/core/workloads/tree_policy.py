@@ -254,9 +254,13 @@ def _slices(workload: WorkloadObject, kind: KindPolicy) -> tuple[SliceLevel, ...
             continue
         hint = "; examples are 4@net/rack, and 64@net/block>16@net/rack"
         raise invalid_annotation(workload, SLICES_ANNOTATION, problem + hint)
-    if problem := slices_problem(levels):
+    problem, ordered = slices_problem(levels), by_size(levels)
+    if not problem and tuple(levels) != ordered:
+        example = ">".join(f"{level.size}@{level.key}" for level in ordered)
+        problem = f"{text!r} has a smaller size before a larger one; write {example}"
+    if problem:
         raise invalid_annotation(workload, SLICES_ANNOTATION, problem)
-    return by_size(levels)
+    return ordered
 
 
 def _exclusive(workload: WorkloadObject, level: str, text: str) -> ExclusiveDomain:

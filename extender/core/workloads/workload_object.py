@@ -19,10 +19,15 @@ SLICES_ANNOTATION = "gang-extender.dev/slices"
 NEAR_ANNOTATION = "gang-extender.dev/near"
 LOST_MEMBERS_ANNOTATION = "gang-extender.dev/lost-members"
 MIN_ANNOTATION = "gang-extender.dev/min"
+# what a group has in its schedulingConstraints
+CONSTRAINT_ANNOTATIONS = (
+    *(TOPOLOGY_ANNOTATION, SLICES_ANNOTATION),
+    *(EXCLUSIVE_ANNOTATION, NEAR_ANNOTATION),
+)
 # those that a TreeProfile, or a template of a Workload, can have instead
 TREE_ANNOTATIONS = (
-    *(GANG_ANNOTATION, TOPOLOGY_ANNOTATION, SLICES_ANNOTATION),
-    *(EXCLUSIVE_ANNOTATION, NEAR_ANNOTATION),
+    GANG_ANNOTATION,
+    *CONSTRAINT_ANNOTATIONS,
     *(LOST_MEMBERS_ANNOTATION, MIN_ANNOTATION),
 )
 WORKLOAD_ANNOTATION = "gang-extender.dev/workload"

@@ -24,7 +24,7 @@ from extender.core.log.reservation_state import (
     WorkloadTree,
 )
 from extender.core.model.ids import NodeName
-from extender.core.model.message_formatting import counted, rfc3339, spaced
+from extender.core.model.message_formatting import counted, label_text, rfc3339, spaced
 from extender.core.model.visibility import EVERYTHING, Visibility, is_hidden, namespace_of
 from extender.ports.query_ports import EventFilter, EventQueries, GangIncarnation, PodPlacement
 from extender.queries.explain.explanation import (
@@ -206,7 +206,7 @@ class _Moment(ObjectReader):
         )
         assert details.gang is not None
         line = next(g for g in details.gang.groups if (g.kind, g.name) == (subject.kind, name))
-        domain = "".join(f" in {key}={value}" for key, value in line.domain.items())
+        domain = "".join(f" in {label_text(*label)}" for label in line.domain.items())
         members = f"with {line.bound} bound and {line.reserved} reserved members{domain}"
         return replace(details, link=f", {members}, was a child group of")
 

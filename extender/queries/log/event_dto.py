@@ -12,7 +12,7 @@ from extender.core.log import events as log_events
 from extender.core.log.control_plane_features import dropped_field_texts
 from extender.core.log.reservation_state import STILL_ARRIVING
 from extender.core.model.ids import GangUid, Position
-from extender.core.model.message_formatting import counted, gpu_time_text, rfc3339
+from extender.core.model.message_formatting import counted, gpu_time_text, label_text, rfc3339
 
 NAMED_MAX = 3  # units named in a summary; `data` has all of them
 PAGE = 5_000  # events per query when all of them are read
@@ -221,7 +221,7 @@ def _largest_free(data: log_events.CapacityMeasured) -> str:
     domains = [
         f"{r.free} {r.resource} on one node"
         if not r.key
-        else f"{r.free} in {r.key}={r.domain} ({counted(r.nodes, 'node')})"
+        else f"{r.free} in {label_text(r.key, r.domain)} ({counted(r.nodes, 'node')})"
         for r in data.largest_free
     ]
     return "largest free capacity: " + (", ".join(domains) or "no node accepts pods")

@@ -21,7 +21,13 @@ from extender.core.log.reservation_state import ReservationState
 from extender.core.model.cluster_view import ClusterView, forest_of
 from extender.core.model.errors import BadInput
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.message_formatting import counted, join_names, parse_time, rfc3339
+from extender.core.model.message_formatting import (
+    counted,
+    join_names,
+    label_text,
+    parse_time,
+    rfc3339,
+)
 from extender.core.model.nodes import DRAIN_TAINTS, drain_announced, takes_pods
 from extender.core.model.pod_groups import Forest, Tree
 from extender.core.model.visibility import namespace_of
@@ -327,9 +333,9 @@ def _domains(
     closed = set()
     for node in nodes:
         if (value := node.labels.get(key)) is not None:
-            domains.setdefault(f"{key}={value}", []).append(node.name)
+            domains.setdefault(label_text(key, value), []).append(node.name)
             if not takes_pods(node):
-                closed.add(f"{key}={value}")
+                closed.add(label_text(key, value))
     if not domains:
         labels = sorted({label for node in nodes for label in node.labels})
         raise BadInput(

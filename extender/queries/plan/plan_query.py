@@ -23,6 +23,7 @@ from extender.core.admit.plan_request import (
     is_candidate,
     lacking_texts,
     plan_request,
+    request_anew,
     ruled_part,
     with_wider_domains,
 )
@@ -517,6 +518,24 @@ def _widened(
     return wider, (f"lostMembers Widen: {text}",)
 
 
+def _given_up(
+    view: ClusterView, tree: Tree, request: PlanRequest, verdict: Verdict, question: PlanInput
+) -> Iterator[str]:
+    """Yield what becomes of a gang that has no place for its lost members, where it asks to be placed anew then."""
+    if not isinstance(verdict, Refusal) or verdict.outcome != "impossible":
+        return
+    choices = choices_when_refused(question.state, tree, request)
+    if "GiveUp" not in choices or not question.preemption:
+        return
+    rows = NodeRowCache(question.topology_keys)
+    whole = plan(request_anew(view, question.state, tree, rows=rows, budget=question.budget))
+    if not isinstance(whole, Plan) or not whole.assignments:
+        yield in_vain_text("GiveUp", whole)
+        return
+    text = "no node of the domain takes the lost members (proved), so all pods of the gang are evicted, and it is placed anew"
+    yield f"lostMembers GiveUp: {text}: it fits as a whole without them"
+
+
 def _kind(tree: Tree) -> str:
     return "Pod" if tree.root.source == "pod" else tree.root.key.kind
 
@@ -586,7 +605,7 @@ def _planned(view: ClusterView, tree: Tree, rows: NodeRowCache, question: PlanIn
     if preemption is not None and judged.notes and question.preemption:
         texts = (*_texts(preemption, question), *texts)
     verdict, widened = _widened(state, tree, without_evictions, verdict)
-    texts = (*widened, *texts)
+    texts = (*widened, *_given_up(view, tree, without_evictions, verdict, question), *texts)
     if isinstance(verdict, Plan):
         notes = _Notes(held=held, texts=texts)
         return _placed(view, tree, verdict, notes, verdict.search, question)

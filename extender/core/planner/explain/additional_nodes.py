@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import UnsetType
 
 from extender.core.model.ids import NodeName
+from extender.core.model.message_formatting import domain_text
 from extender.core.planner.explain.refusal_causes import failing, held_in, placeable
 from extender.core.planner.model.node_table import Ints, NodeTable, may_run
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem, open_nodes
@@ -192,7 +193,9 @@ class _NodeSearch:
 
     def _text(self, name: NodeName, count: int) -> str:
         labels = self.node_table.nodes[self.node_table.index[name]].labels
-        place = "/".join(labels[k] for k in self.asked if k in labels and k not in self.new)
+        place = "/".join(
+            domain_text(k, labels[k]) for k in self.asked if k in labels and k not in self.new
+        )
         narrowest_first = sorted(
             self.common.intersection(labels), key=lambda k: (-len(self.node_table.label(k)[1]), k)
         )

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from extender.core.model.message_formatting import counted, join_names
+from extender.core.model.message_formatting import counted, domain_text, join_names, label_text
 from extender.core.model.pods import NodeSelector, PodShape, Toleration
 from extender.core.planner.model.interpod_constraints import rule_text
 from extender.core.planner.model.node_table import (
@@ -340,7 +340,7 @@ class GroupCauses:
             yield Cause(text, LeftOut(Options(no_closed=True)))
         own = [s for s in shapes if s.node_selector or any(not x.volume for x in s.selectors)]
         if own and not all(selected(node_table, shape).all() for shape in own):
-            parts = [f"{key}={value}" for s in own for key, value in s.node_selector]
+            parts = [label_text(*label) for s in own for label in s.node_selector]
             parts += [text for s in own for x in s.selectors if not x.volume for text in _words(x)]
             text = f"node selector {join_names([*dict.fromkeys(parts)])}"
             yield Cause(text, LeftOut(of_shapes=(without_selectors,)))
@@ -392,7 +392,7 @@ def _exclusive(problem: PlacementProblem, group: CompiledGroup) -> PlanExclusive
 
 def closed_texts(closed: tuple[PlanExclusive, ...]) -> list[str]:
     """Return the domains that exclusive groups of other trees have, `net/rack=r1`."""
-    return [f"{domains.key}={value}" for domains in closed for value in domains.taken]
+    return [label_text(domains.key, value) for domains in closed for value in domains.taken]
 
 
 def _words(selector: NodeSelector) -> Iterator[str]:
@@ -401,7 +401,7 @@ def _words(selector: NodeSelector) -> Iterator[str]:
         for requirement in (*term.labels, *term.fields):
             match requirement.operator, requirement.values:
                 case "In", (value,):
-                    yield f"{requirement.key}={value}"
+                    yield label_text(requirement.key, value)
                 case "Exists" | "DoesNotExist", _:
                     yield f"{requirement.key} {requirement.operator}"
                 case _:
@@ -632,7 +632,7 @@ def _place(group: CompiledGroup, domain: int) -> str:
     """Return the words for the domain that is meant."""
     if not group.level.keys:
         return "the cluster"
-    where = "/".join(group.level.values[domain])
+    where = "/".join(map(domain_text, group.level.keys, group.level.values[domain]))
     if group.pinned >= 0:
         return f"its bound members pin it to {where}, which"
     return f"the best, {where},"
@@ -644,8 +644,8 @@ def _closed(problem: PlacementProblem, group: CompiledGroup) -> str:
     if closed is None or not closed.any():
         return ""
     values = {problem.exclusive.value(group, d): bool(shut) for d, shut in enumerate(closed)}
-    taken = sorted(value for value, shut in values.items() if shut)
-    left = sorted(value for value, shut in values.items() if not shut)
+    taken = sorted(domain_text(group.exclusive, value) for value, shut in values.items() if shut)
+    left = sorted(domain_text(group.exclusive, value) for value, shut in values.items() if not shut)
     verb = "is" if len(taken) == 1 else "are"
     return (
         f"; {len(taken)} of {counted(len(values), 'domain')} of {group.exclusive} {verb} taken "
@@ -660,7 +660,7 @@ def _elsewhere(problem: PlacementProblem, leaf: CompiledGroup) -> str:
     (kind,) = leaf.members
     most = capacity_of(problem, leaf, kind, problem.pods())
     free = [
-        "/".join(leaf.level.values[domain])
+        "/".join(map(domain_text, leaf.level.keys, leaf.level.values[domain]))
         for domain in np.flatnonzero(most >= leaf.minimum).tolist()
         if domain != leaf.pinned
     ]

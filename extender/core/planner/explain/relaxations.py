@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from extender.core.model.ids import GroupKey, NodeName, PodUid
-from extender.core.model.message_formatting import counted, join_names
+from extender.core.model.message_formatting import counted, domain_text, join_names
 from extender.core.model.pods import PodRule, PodShape
 from extender.core.planner.explain.additional_nodes import more_nodes, with_added
 from extender.core.planner.explain.refusal_causes import closed_texts, diagnose, volume_text
@@ -379,7 +379,8 @@ def topology_text(group: PlanGroup) -> str:
 def exclusive_text(exclusive: PlanExclusive) -> str:
     """Return that a group shares its domain with no other one, and which domains others have."""
     text = f"no other group or tree in its {exclusive.key}"
-    return f"{text}; others have {join_names([*exclusive.taken])}" if exclusive.taken else text
+    taken = [domain_text(exclusive.key, value) for value in exclusive.taken]
+    return f"{text}; others have {join_names(taken)}" if taken else text
 
 
 def hard_taints(node_table: NodeTable) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from extender.core.model.message_formatting import label_text
 from extender.core.planner.model.node_table import Bools, Ints, count_fitting
 from extender.core.planner.model.problem import CompiledGroup, PlacementProblem
 from extender.core.planner.model.upper_bounds import bound_all
@@ -259,7 +260,7 @@ class CandidateDomains:
         domains = [root.pinned] if root.pinned >= 0 else range(root.level.count)
         for domain in domains:
             values = zip(root.level.keys, root.level.values[domain], strict=True)
-            where = ", ".join(f"{key}={value}" for key, value in values)
+            where = ", ".join(label_text(*label) for label in values)
             yield self._place(where, root.level.domain == domain)
 
     def _place(self, where: str, nodes: Bools | None) -> CandidateDomain:

@@ -86,6 +86,13 @@ IN_F = [
      "metadata.labels[gang-extender.dev/pod-gruop]: has no meaning; did you mean gang-extender.dev/pod-group?"),
     (a_group("g", gang=1, metadata={"annotations": {"gang-extender.dev/parnet": "x"}}),
      "metadata.annotations[gang-extender.dev/parnet]: has no meaning; did you mean gang-extender.dev/parent?"),
+    (an_object("Job", "j", "batch/v1", metadata={"annotations": {"gang-extender.dev/preferred": "net/rack"}}, spec={}),
+     "Job/default/j: metadata.annotations[gang-extender.dev/preferred]: has no meaning; a workload has it in gang-extender.dev/topology, such as "
+     "leaf=~net/rack, a group in spec.schedulingConstraints"),
+    (a_pod("p", metadata={"labels": {"gang-extender.dev/size": "4"}}),
+     "metadata.labels[gang-extender.dev/size]: has no meaning; the labels are pod-group, group, total, tree, leaf, kind, exempt, move"),
+    (an_object("Job", "j", "batch/v1", metadata={"annotations": {"gang-extender.dev/size": "4"}}, spec={}),
+     "metadata.annotations[gang-extender.dev/size]: has no meaning; the annotations are parent, gang, topology, slices, exclusive, near, lost-members, min, workload and 7 more"),
 ]  # fmt: skip
 
 

@@ -427,6 +427,22 @@ def test_spellings_of_topology(alias) -> None:
     assert all(alias in text and "PodGroup/default/g" in text for text in warnings)
 
 
+@pytest.mark.parametrize("name", ["topology", "slices", "exclusive", "near", "parent"])
+@pytest.mark.parametrize("composite", [False, True])
+def test_a_group_with_an_annotation_of_workloads_is_questionable(name, composite) -> None:
+    """What the annotations ask for are fields of a group; built-in groups may have them from their workload."""
+    noted = {"annotations": {f"gang-extender.dev/{name}": "x"}}
+    kind = api.CompositePodGroup if composite else api.PodGroup
+    group = convert(kind, a_group("g", gang=1, metadata=noted, composite=composite))
+    text = (
+        f"{kind.__name__}/default/g: metadata.annotations[gang-extender.dev/{name}]: is read of workloads alone; "
+        "a group has it in spec.schedulingConstraints"
+    )
+    assert group_warnings(group) == ((text,) if name != "parent" else ())
+    built_in = a_group("g", gang=1, metadata=noted, version="scheduling.k8s.io/v1beta1")
+    assert group_warnings(convert(api.PodGroup, built_in)) == ()
+
+
 @pytest.mark.parametrize(
     "annotation",
     ["gang-extender.dev/parent", "scheduling.k8s.io/parent-compositepodgroup", "scheduling.k8s.io/parent-composite-podgroup"],

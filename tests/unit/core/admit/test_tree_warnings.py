@@ -234,10 +234,11 @@ def test_a_missing_workload_gives_no_warning():
     [
         (("b", "rack"), []),
         (("b", "racks"), ["racks is on no node"]),
-        (("c", "rack"), ["near c: the tree has no such group"]),
+        (("c", "rack"), ["near c: the tree has no such group that is neither above nor below this one, so it asks for nothing; name one by its metadata.name (b, decode), or leave it out (W5)"]),
+        (("decod", "rack"), ["name one by its metadata.name (b, decode), or leave it out (W5); did you mean decode?"]),
         (("root", "rack"), ["near root: the tree has no such group"]),
     ],
-)
+)  # fmt: skip
 def test_questionable_groups_to_be_near_to(near, expected):
     """One that is not there, one above, a key on no node."""
     entry = {"near": [{"group": near[0], "key": near[1]}]}
@@ -246,10 +247,21 @@ def test_questionable_groups_to_be_near_to(near, expected):
         a_group("root", composite=True, gang=2),
         a_group("a", gang=1, parent="root", schedulingConstraints=entry),
         a_group("b", gang=1, parent="root"),
+        a_group("decode", gang=1, parent="root"),
     )
     texts = [text for several in collect_warnings(view, tree).values() for text in several]
     assert len(texts) == len(expected)
     assert all(words in text for words, text in zip(expected, texts, strict=True))
+
+
+def test_a_group_without_another_one_beside_it_leaves_near_out():
+    """No name would help."""
+    entry = {"near": [{"group": "b", "key": "rack"}]}
+    view, tree = tree_of(
+        a_node("n", {"rack": "r1"}), a_group("a", gang=1, schedulingConstraints=entry)
+    )
+    ((text,),) = collect_warnings(view, tree).values()
+    assert text.endswith("so it asks for nothing; there is none to name: leave it out (W5)")
 
 
 @pytest.mark.parametrize(
@@ -312,3 +324,51 @@ def test_questionable_slices(topology, key, expected):
     texts = [text for several in collect_warnings(view, tree).values() for text in several]
     assert len(texts) == len(expected)
     assert all(words in text for words, text in zip(expected, texts, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "expected"),
+    [
+        ("zone", "rack", []),
+        ("rack", "zone", ["slices of 2 by zone: each slice of 4 is in one rack, so they ask for nothing more; give zone the larger size"]),
+        ("racks", "zone", ["racks is on no node"]),
+    ],
+)  # fmt: skip
+def test_questionable_slices_inside_of_slices(outer, inner, expected):
+    """A key that is wider than that of the larger slices is a requirement that these have met."""
+    entry = {"slices": [{"size": 2, "key": inner}, {"size": 4, "key": outer}]}
+    racks = [a_node(f"n{n}", {"rack": f"r{n}", "zone": f"z{n // 2}"}) for n in range(4)]
+    view, tree = tree_of(*racks, a_group("g", gang=1, schedulingConstraints=entry))
+    texts = [text for several in collect_warnings(view, tree).values() for text in several]
+    assert len(texts) == len(expected)
+    assert all(words in text for words, text in zip(expected, texts, strict=True))
+
+
+INDEX, JOB = "batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index"
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        ([{INDEX: "1"}, {INDEX: "0"}], ""),
+        ([{}, {}], ""),
+        ([{INDEX: "x"}], ""),
+        ([{JOB: "0", INDEX: "0"}, {JOB: "1", INDEX: "0"}], ""),
+        ([{INDEX: "0"}, {INDEX: "1"}, {INDEX: "0"}], f"Pods default/p0 and default/p2 have the same {INDEX} 0"),
+        ([{INDEX: "0"}, {INDEX: "00"}], f"Pods default/p0 and default/p1 have the same {INDEX} 00"),
+        ([{JOB: "1", INDEX: "0"}, {JOB: "1", INDEX: "0"}], f"Pods default/p0 and default/p1 have the same {JOB} 1 and {INDEX} 0"),
+        ([{}, {INDEX: "0"}, {INDEX: "1"}], f"Pod default/p0 has no label {INDEX}, which other pods of the group have"),
+        ([{INDEX: "0"}, {}], f"Pod default/p1 has no label {INDEX}, which other pods of the group have"),
+        ([{INDEX: "0"}, {INDEX: str(10**30)}], f'label {INDEX} of Pod default/p1 is "1{"0" * 30}", which is no number of at most 9 digits'),
+        ([{INDEX: "0"}, {INDEX: "last"}], f'label {INDEX} of Pod default/p1 is "last", which is no number of at most 9 digits'),
+    ],
+)  # fmt: skip
+def test_indexes_that_give_no_order_are_named_once(labels, problem):
+    """W8: no pod with an index, or a single pod, is the usual case."""
+    pods = [a_pod(f"p{n}", "g", metadata={"labels": own}) for n, own in enumerate(labels)]
+    view, tree = tree_of(a_group("g", gang=1), *pods)
+    end = ", so it has no rank order (W8); give each pod an index of its own, or none"
+    expected = [f"PodGroup/default/g: {problem}{end}"] if problem else []
+    assert [
+        text for several in collect_warnings(view, tree).values() for text in several
+    ] == expected

@@ -392,7 +392,7 @@ RACK_OF_2 = SliceLevel("net/rack", 2)
     ("annotations", "expected"),
     [
         ({"slices": "2@net/rack"}, (False, (RACK_OF_2,))),
-        ({"slices": "2@net/rack > 4@net/block"}, (False, (SliceLevel("net/block", 4), RACK_OF_2))),
+        ({"slices": "4@net/block > 2@net/rack"}, (False, (SliceLevel("net/block", 4), RACK_OF_2))),
         ({"topology": "leaf=~net/rack~net/block:Balanced"}, (True, ())),
         ({"topology": "root=~net/rack:Balanced,leaf=~net/block"}, (False, ())),
     ],
@@ -417,6 +417,7 @@ def test_leaves_with_more_than_one_pod_have_slices_and_balance(annotations, expe
         ({"slices": "4@a rack"}, "'a rack' is not the key of a node label"),
         ({"slices": "0@net/rack"}, "the size of net/rack is 0; write a number of at least 1"),
         ({"slices": "4@net/rack>4@net/block"}, "4 of net/rack is no larger multiple of 4 of net/block"),
+        ({"slices": "2@net/rack>4@net/block"}, "'2@net/rack>4@net/block' has a smaller size before a larger one; write 4@net/block>2@net/rack"),
         ({"slices": "4@net/rack>2@net/rack"}, "net/rack, net/rack: a key is there twice"),
         ({"slices": "8@a>4@b>2@c>1@d"}, "4 levels, at most 3 are possible"),
         ({"topology": "leaf=~net/rack:Even"}, "'Even' behind the colon is not Balanced; an example"),

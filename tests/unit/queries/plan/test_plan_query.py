@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from extender.cli.output.plan_text import slice_texts
 from extender.core.model.ids import NodeName
 from extender.queries.plan.plan_query import PlanInput, answer_plan_query, plan_warnings
 from tests.support.service.fakes import FakeCluster
@@ -126,3 +127,51 @@ def test_lost_members_of_a_running_gang_are_planned_as_their_group_asks(
     )
     wishes = {(wish.key, wish.value, wish.best) for wish in answer.wishes}
     assert wishes == ({(RACK, 2, 2)} if verdict == "placed" else set())
+
+
+@pytest.mark.parametrize(
+    ("pods", "exclusive", "text"),
+    [
+        (3, {}, f'the best, {RACK}="", holds 2 (1 missing'),
+        (3, {}, f'like r0 in {RACK}=""'),
+        (2, {"exclusive": {"key": RACK}}, f'1 of 1 domain of {RACK} is taken ({RACK}=""); free: none'),
+    ],
+)  # fmt: skip
+def test_a_domain_whose_value_is_empty_has_a_name_in_sentences(pods, exclusive, text):
+    """A label may have an empty value, which is a domain as any other."""
+    nodes = [a_node(f"r{n}", {RACK: ""}, gpu=1) for n in range(2)]
+    other = a_group("other", gang=1, schedulingConstraints={"exclusive": {"key": RACK}})
+    running = [other, a_pod("o", "other", node="r1")] if exclusive else []
+    constraints = {"topology": [{"key": RACK}], **exclusive}
+    gang = a_group("g", gang=pods, schedulingConstraints=constraints)
+    world = a_world(*nodes, *running, gang, *_pods("g", pods))
+    *_, answer = answer_plan_query(world.view, PlanInput(all_pending=True)).gangs
+    assert text in "\n".join((*answer.reasons, *answer.help))
+
+
+def test_slices_in_a_domain_whose_value_is_empty_have_its_name():
+    """The name of the key alone would be read as no domain."""
+    assert slice_texts({"g/slice-0": {RACK: ""}, "g/slice-1": {RACK: "r1"}}) == [
+        f'g: slice 0 in {RACK}="", 1 in {RACK}=r1'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (4, "lostMembers GiveUp: no node of the domain takes the lost members (proved), so all pods of the gang are evicted, and it is placed anew: it fits as a whole without them"),
+        (3, "lostMembers GiveUp was tried in vain: the whole gang has no other place without its own pods either, so it is not evicted (proved)"),
+    ],
+)  # fmt: skip
+def test_a_gang_that_gives_its_domain_up_is_named(width, text):
+    """Its lost members have no node: their pods are not placed, others are made when all of the gang is evicted."""
+    constraints = {"topology": [{"key": RACK}], "lostMembers": "GiveUp"}
+    gang = a_group("g", gang=4, schedulingConstraints=constraints)
+    bound = [a_pod(f"old-{n}", "g", node=f"r0-{n}", requests={GPU: 1}) for n in range(2)]
+    nodes = [a_node(f"r{rack}-{n}", {RACK: f"r{rack}"}, gpu=1) for rack in range(2) for n in range(width if rack else 2)]  # fmt: skip
+    world = a_world(*nodes, gang, *bound, *_pods("g", 2))
+    (answer,) = answer_plan_query(world.view, PlanInput(all_pending=True)).gangs
+    assert (answer.verdict, answer.assignments) == ("impossible", ())
+    assert [reason for reason in answer.reasons if "lostMembers" in reason] == [text]
+    (kept,) = answer_plan_query(world.view, PlanInput(all_pending=True, preemption=False)).gangs
+    assert not any("lostMembers" in reason for reason in kept.reasons)
