@@ -321,12 +321,24 @@ class _PreferredSearch:
         if value > sum(wish.best[position] for wish in wishes):
             # without budget what holds without the limits of earlier groups is enough
             problem = self._kept() if self.left > 0 else self.problem
+            # that these are in several domains is not proved, and what they reached by later criteria may be why
+            undecided = {
+                wish.group.index
+                for wish in wishes
+                if wish.best[position] < BROKEN and not 0 <= wish.whole < position
+            }
+            alone = problem
+            if undecided & self.tight.keys():
+                of_unit = {wish.group.index for wish in unit}
+                others = {i: key for i, key in self.tight.items() if i not in of_unit}
+                alone = self._tightened(others) if self.left > 0 else self.problem
             for wish in wishes:
-                others = self._all_pods - wish.pods.size
-                least = max(self.at_least - others, 0)
-                limit = self._limit(wish.group, level)
+                least = max(self.at_least - (self._all_pods - wish.pods.size), 0)
+                limit, kept = self._limit(wish.group, level), problem
+                if wish.group.index in undecided:
+                    limit, kept = None, alone
                 enough = wish.pods.domains(self.solution, level)
-                fewest = wish.pods.fewest(problem, level, least, limit, enough)
+                fewest = wish.pods.fewest(kept, level, least, limit, enough)
                 wish.best[position] = max(wish.best[position], fewest)
             settled = True
             for wish in wishes if self.left > 0 else ():
@@ -337,7 +349,8 @@ class _PreferredSearch:
             settled &= self._is_large(level)
             if count.value(self.solution) > sum(bests) and self.left > 0 and not settled:
                 for wish, bound in zip(wishes, self._bettered(count, bests), strict=True):
-                    wish.best[position] = bound
+                    if wish.group.index not in undecided:
+                        wish.best[position] = bound
         self.counts.append(replace(count, most=count.value(self.solution)))
 
     def _bettered(self, count: TopologyCount, best: Sequence[int]) -> list[int]:

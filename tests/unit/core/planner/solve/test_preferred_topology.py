@@ -305,6 +305,16 @@ def test_the_complete_search_alone_makes_claims_that_hold(asked):
 
 @examples(200, suppress_health_check=list(HealthCheck))
 @given(wishing(), st.integers(1, 600))
+# one zone holds all, and so does one block of others
+@example(
+    request(
+        group("root", 0, *(group(f"g{i}", n, shape=1) for i, n in enumerate((2, 1, 1))), preferred=("block", "zone")),
+        node("n0", 2, block="b0"),
+        node("n1", 2, zone="z0"),
+        *(node(f"n{i}", 2, block="b0", zone="z0") for i in (2, 5, 6)),
+    ),
+    20,
+)  # fmt: skip
 def test_whatever_the_budget_no_wish_refuses_and_each_bound_holds(asked, budget):
     """A small budget can only make values worse, and bounds weaker."""
     few = plan(msgspec.structs.replace(asked, budget=budget))
@@ -810,6 +820,21 @@ def test_the_fewest_domains_of_each_region_are_counted(domains, pods, scale):
         ),
         *(node(f"n{i}", gpus) for i, gpus in enumerate([1, 0, 0, 1])),
         node("n4", 0, rack="R"),
+    )
+)  # fmt: skip
+# one zone is found first, which no rack is in; one rack holds all too
+@example(
+    request(
+        group(
+            "root",
+            0,
+            group("g0", 1),
+            group("g1", 1, topology=("zone",), bound=(PlanBound(pod="ns/b1-0", uid=PodUid("b1-0"), node=NodeName("n2")),)),
+            preferred=("rack", "zone"),
+        ),
+        node("n0", 1, zone="A"),
+        node("n1", 2, rack="U"),
+        node("n2", 1, rack="U", zone="A"),
     )
 )  # fmt: skip
 def test_every_claim_without_the_complete_search_holds_against_brute_force(asked):
