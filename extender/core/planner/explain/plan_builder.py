@@ -240,12 +240,9 @@ def seats_by_rank(
     seats_of = {
         kind: np.array([free[kind].get(int(n), 0) for n in nodes], dtype=np.int64) for kind in left
     }
-    if len(left) == 1 and not given and not bound:  # the same result at once
-        kind, positions = next(iter(left.items()))
-        listed = np.repeat(nodes, seats_of[kind]).tolist()
-        ranks = _ranks(source.members)
-        ordered = sorted(sorted(positions), key=ranks.__getitem__)
-        return dict(zip(ordered, listed, strict=True))
+    in_order = len(left) == 1 and not given and not bound
+    if in_order and is_nested(domains):  # the same result at once
+        return _in_order(source, nodes, left, seats_of)
     # of equal ranks those first that have their seats
     entries = [(rank, 0, -1, -1, column[node]) for rank, node in bound]
     entries += [(_rank(source.members[p]), 1, p, -1, column[n]) for p, n in given.items()]
@@ -254,12 +251,43 @@ def seats_by_rank(
     seats = [entry[4] for entry in entries]
     walk = _RankWalk(domains, seats_of, [entry[3] for entry in entries])
     if not walk.run_exactly(seats):
+        if in_order:
+            return _in_order(source, nodes, left, seats_of)
         walk.run(seats)
     return {
         position: int(nodes[at])
         for (_, step, position, _, _), at in zip(entries, seats, strict=True)
         if step == 2  # noqa: PLR2004 -- had no seat
     }
+
+
+def is_nested(domains: Ints) -> bool:
+    """Return whether each domain is in one domain of each wider level.
+
+    Args:
+        domains: See `domains_of`; the columns in order.
+
+    >>> is_nested(np.array([[0, 0, 1], [0, 1, 2]])), is_nested(np.array([[0, 0, 1], [0, 1, 0]]))
+    (True, False)
+    """
+    changes = np.maximum.accumulate(domains[:, 1:] != domains[:, :-1], axis=0)
+    return all(
+        int(row.sum()) + 1 == len(np.unique(of_level))
+        for row, of_level in zip(changes, domains, strict=True)
+    )
+
+
+def _in_order(
+    leaf: PlanGroup,
+    nodes: Ints,
+    members: Mapping[int, Sequence[int]],
+    seats: Mapping[int, Ints],
+) -> dict[int, int]:
+    """Return the node of each of some members of one kind: one node after the other."""
+    ((kind, positions),) = members.items()
+    ranks = _ranks(leaf.members)
+    ordered = sorted(sorted(positions), key=ranks.__getitem__)
+    return dict(zip(ordered, np.repeat(nodes, seats[kind]).tolist(), strict=True))
 
 
 def _rank(member: PlanMember | PlanBound) -> int:

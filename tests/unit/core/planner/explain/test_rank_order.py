@@ -182,6 +182,15 @@ def test_neighbours_share_nodes_racks_and_blocks():
     assert certificate(result) == {"rack": (1, 1), "block": (1, 1)}
 
 
+def test_levels_that_are_not_nested_are_searched():
+    """Rack r2 has a node in each of two blocks: from the other rack into it, then into the other block."""
+    places = {"n0": ("r2", "b0"), "n4": ("r3", "b0"), "n5": ("r2", "b1")}
+    nodes = [a_node(name, *place, 1) for name, place in places.items()]
+    result = placed(a_request(a_leaf("g", (0, 1, 2)), nodes))
+    assert nodes_by_rank(result)[1] == "n0"
+    assert certificate(result) == {"block": (1, 1), "rack": (1, 1)}
+
+
 def test_a_replacement_goes_to_the_seat_beside_its_neighbours():
     """Two nodes of two racks are lost: each replacement is in the rack of the members before and after it."""
     there = [(0, "a0"), (2, "a0"), (3, "b0"), (5, "b0")]
