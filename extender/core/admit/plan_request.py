@@ -575,9 +575,13 @@ def _ranks_by(labels: Sequence[str], pods: Sequence[Pod]) -> list[int]:
 def rank_problem(members: Iterable[Pod]) -> str:
     """Return why the labels with the positions of the pods of a leaf give no order; empty: they give one, or no pod has any."""
     pods = [pod for pod in members if not pod.deleting]
-    keys = set[str]().union(*(pod.labels for pod in pods))
-    labels = next((row for row in _RANK_LABELS if keys.issuperset(row)), ())
-    if not pods[1:] or not labels or _ranks(pods):
+    if not pods[1:] or _ranks(pods):
+        return ""
+    labels: tuple[str, ...] = ()
+    for row in _RANK_LABELS:
+        if not labels and all([pod for pod in pods if label in pod.labels] for label in row):
+            labels = row
+    if not labels:
         return ""
     first: dict[tuple[int, ...], Pod] = {}
     for pod in pods:
