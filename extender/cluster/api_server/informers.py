@@ -125,7 +125,9 @@ class Informer:
         self._identities: dict[tuple[str, str], tuple[str, str]] = {}
         self._version = ""
         self._received_ms = 0
-        self._failures = 0
+        self._failures = 0  # in a row; what the next pause depends on
+        # The same of watches that ended soon or expired: the server is there, and failures before its answer do not count.
+        self._short_watches = 0
         self._lists_begun = 0
         self._complete_list = 0  # the number of the last list that was applied
         self._moved = Wakeup()  # whenever the copy has reached a newer version
@@ -184,9 +186,10 @@ class Informer:
             except ResourceVersionExpired as expiry:
                 self._lose(str(expiry))
                 self._note("copy may be wrong, listing again", str(expiry))
+                self._failures = self._short_watches
                 if self._failures:
                     await self._pause()
-                self._failures += 1  # a list that is at once too old again must not spin
+                self._short_watches += 1  # a list that is at once too old again must not spin
             except ClusterUnavailable as problem:
                 self._note("API server unavailable", str(problem))
                 await self._pause()
@@ -394,20 +397,30 @@ class Informer:
                 self._mark_received()
                 began_ms = self._received_ms
                 self.trouble = ""
-                async for lines in _whole_lines(pieces):
-                    self._mark_received()
-                    self._failures = 0
-                    for line in lines:
-                        self._change(line)
-                    self._changes.make_again()
-                    self._applied()
-                    self._moved.wake()
+                self._failures = self._short_watches
+                self._short_watches += 1  # until it has delivered something, or lasted
+                try:
+                    await self._follow_changes(pieces)
+                finally:
+                    is_short = self._clock.monotonic_ms() - began_ms < SHORT_MS
+                    if not is_short:
+                        self._failures = self._short_watches = 0
         except ApiResponse as refusal:
             if refusal.status == HTTPStatus.GONE:
                 raise ResourceVersionExpired(str(refusal)) from refusal
             raise
-        if self._clock.monotonic_ms() - began_ms < SHORT_MS:
+        if is_short:
             await self._pause()  # limits the requests to a server that ends every watch at once
+
+    async def _follow_changes(self, pieces: AsyncIterator[bytes]) -> None:
+        async for lines in _whole_lines(pieces):
+            self._mark_received()
+            self._failures = self._short_watches = 0
+            for line in lines:
+                self._change(line)
+            self._changes.make_again()
+            self._applied()
+            self._moved.wake()
 
     def _change(self, line: bytes) -> None:
         try:
