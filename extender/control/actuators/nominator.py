@@ -38,6 +38,7 @@ from extender.core.model.quantities import add_amounts
 from extender.core.reconcile.reservation_checks import is_unassigned
 from extender.core.verbs.filter_and_prioritize import fits_beside_held, is_refused_member
 from extender.ports.cluster_ports import Cluster, PodRef
+from extender.ports.log_ports import Clock
 from extender.runtime.periodic import ObjectFaults
 from extender.settings import API_REQUESTS_MAX
 
@@ -419,10 +420,17 @@ class PodWaker:
     those that were nominated before it. A nomination that does not end in a Binding is cleared, because it keeps others off (K22).
     """
 
-    def __init__(self, cluster: Cluster, leader: Leader, refused: dict[PodUid, RefusedPod]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        leader: Leader,
+        clock: Clock,
+        refused: dict[PodUid, RefusedPod],
+    ) -> None:
         """Prepare; `refused`: the pods without a node, which filter adds and removes."""
         self._cluster = cluster
         self._leader = leader
+        self._clock = clock
         self._refused = refused
         self._targets: dict[PodUid, NodeName] = {}  # of pods that are to be nominated, or were
         self._woken: set[PodUid] = set()  # nominated
@@ -440,14 +448,13 @@ class PodWaker:
         """Queue the refused pods for which a node has capacity now, because claims on it have changed."""
         for uid in [u for u in self._targets if not is_unassigned(view.pods.get(u))]:
             self._forget(uid)
-        for uid in [u for u in self._refused if not is_unassigned(view.pods.get(u))]:
-            del self._refused[uid]
+        self._drop_gone(view)
         # by their id, the claims that are compared with the present ones
         compared: dict[int, tuple[object, frozenset[NodeName]]] = {}
         due: list[tuple[Pod, frozenset[NodeName]]] = []
         for uid, refused in self._refused.items():
             before = refused.claims_on
-            if before is state.claims_on or uid in self._targets:
+            if before is state.claims_on or uid in self._targets or refused.unseen_until_ms:
                 continue
             if id(before) not in compared:
                 names = (n for n in before if state.claims_on.get(n) is not before[n])
@@ -470,6 +477,15 @@ class PodWaker:
                 self._targets[pod.uid] = node
                 expected.setdefault(node, {})[pod.uid] = pod
                 self._queue.add(pod.uid)
+
+    def _drop_gone(self, view: ClusterView) -> None:
+        """Forget the refused pods that are gone or have a node; those that are yet to be shown are expected for a time."""
+        now_ms = self._clock.monotonic_ms()
+        for uid, refused in [*self._refused.items()]:
+            if uid in view.pods:
+                refused.unseen_until_ms = 0
+            if refused.unseen_until_ms <= now_ms and not is_unassigned(view.pods.get(uid)):
+                del self._refused[uid]
 
     def _free_node(
         self,

@@ -112,7 +112,7 @@ def loop_parts(
         evictor=evictor,
         mover=MoveController(cluster, leader, inputs, clock, settings, published.forest_of),
         gate_remover=GateRemover(cluster, leader),
-        pod_waker=PodWaker(cluster, leader, refused_pods),
+        pod_waker=PodWaker(cluster, leader, clock, refused_pods),
         reporter=reporter,
         planner=PlannerPool(),
         requests=requests,

@@ -75,10 +75,12 @@ class RefusedPod(msgspec.Struct):
     Attributes:
         nodes: Those with claims that kube-scheduler offered, and filter refused.
         claims_on: The claims with which these nodes were last looked at.
+        unseen_until_ms: How long it is expected from the informers, by the monotonic clock; 0: they have shown it.
     """
 
     nodes: frozenset[NodeName]
     claims_on: Map[NodeName, ClaimsOnNode]
+    unseen_until_ms: int = 0
 
 
 class LoopExchange(msgspec.Struct, frozen=True, kw_only=True):

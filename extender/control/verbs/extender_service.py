@@ -14,11 +14,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from immutables import Map
 
 from extender.control.binding.bind_barrier import BindBarriers, BindCall
 from extender.control.log.leader import Leader
 from extender.control.published.shared_state import LoopExchange, RefusedPod
 from extender.core.admit.native_gang_scheduling import native_on
+from extender.core.log.capacity_claim import ClaimsOnNode
 from extender.core.log.control_plane_features import features_summary
 from extender.core.log.reservation_state import reservation_of
 from extender.core.model.errors import NotLeading, NotReady, StoreUnavailable
@@ -54,6 +56,8 @@ log = logging.getLogger(__name__)
 # Scores of all nodes take longer than the rest of a call, and bindings change them little.
 SCORES_KEPT_MS = 500
 LOOK_AGAIN_S = 0.02
+UNSEEN_FOR_MS = 100_000  # no older view is used, so that it has shown a pod by then
+REFUSED_MAX = 10_000  # with more refused pods, none that the informers do not know is remembered
 HANDOVER_MS = 2_000  # a free lease is usually acquired within this time; calls wait
 
 
@@ -171,7 +175,7 @@ class ExtenderService:
 
         Args:
             pod: As the call has it. Of a pod that the informers know, only the UID is used. The answer about another
-                pod is made from the call, and changes no state.
+                pod is made from the call, and changes no state; it may be woken when the informers show it.
 
         Raises:
             NotReady: Not leading, not synced, or not reconciled.
@@ -191,16 +195,10 @@ class ExtenderService:
         if (
             decision.outcome == "protected"
             and not decision.passed
-            and observed is not None
-            and observed.namespace not in EXEMPT_NAMESPACES
+            and current.namespace not in EXEMPT_NAMESPACES
         ):
-            refused_pods = self._exchange.refused_pods
-            refused = {*decision.refused}
-            nodes = frozenset(name for name in state.claims_on if name in refused)
-            last = next(reversed(refused_pods.values()), None)
-            if last is not None and last.nodes == nodes:
-                nodes = last.nodes  # many pods of one kind are refused the same nodes
-            refused_pods[pod.uid] = RefusedPod(nodes, state.claims_on)
+            claims_on, is_shown = state.claims_on, observed is not None
+            self._remember_refused(pod.uid, decision, claims_on, is_shown=is_shown)
         if decision.outcome == "refused" and is_unassigned(observed):
             # its plan may be on the node that it is nominated on already, which alone would not wake it (K26)
             self._exchange.held_back.add(pod.uid)
@@ -217,6 +215,30 @@ class ExtenderService:
             elif commits:
                 self._barriers.mark_prebinding(reservation, current)
         return decision
+
+    def _remember_refused(
+        self,
+        uid: PodUid,
+        decision: FilterDecision,
+        claims_on: Map[NodeName, ClaimsOnNode],
+        *,
+        is_shown: bool,
+    ) -> None:
+        """Remember a pod that got no node for what is held: it is woken when that ends.
+
+        Args:
+            is_shown: Whether the informers know the pod; else their watch is later than that of kube-scheduler, or it is gone.
+        """
+        refused_pods = self._exchange.refused_pods
+        if not is_shown and len(refused_pods) >= REFUSED_MAX:
+            return
+        until_ms = 0 if is_shown else self._clock.monotonic_ms() + UNSEEN_FOR_MS
+        refused = {*decision.refused}
+        nodes = frozenset(name for name in claims_on if name in refused)
+        last = next(reversed(refused_pods.values()), None)
+        if last is not None and last.nodes == nodes:
+            nodes = last.nodes  # many pods of one kind are refused the same nodes
+        refused_pods[uid] = RefusedPod(nodes, claims_on, until_ms)
 
     def prioritize(self, pod: Pod, offered: Sequence[NodeName]) -> Sequence[tuple[NodeName, int]]:
         """Answer /prioritize; an empty list means no preference (not ready, or no topology in use)."""

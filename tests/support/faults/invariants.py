@@ -576,10 +576,15 @@ class Truth:
         if job is None or node is None or math.isfinite(self._restored_s):
             return
         there = [p for p in stored.pods.values() if p.group is not None and not p.deleting and self._rack(p.node) == node.labels.get(RACK)]  # fmt: skip
-        jobs = {j.path: j for p in there if p.uid != pod.uid and (j := self._job_of(p)) is not None}
-        if job.path in jobs:
+        jobs = [(j.path, p.node) for p in there if p.uid != pod.uid and (j := self._job_of(p)) is not None]  # fmt: skip
+        if any(path == job.path for path, _ in jobs):
             return  # it is completed there
-        if other := next((p for p in jobs if ALONE in p + job.path), None):
+        # A node that joins the rack belongs to it, with what runs there, and nothing is moved (D20): the tree was placed
+        # while it was away, or STALE_S after it was back, when who places may not have read of it.
+        placed_s = self._admitted_s.get(pod.uid, math.inf)
+        joined_s = {name: at_s + STALE_S for name, at_s in self.run.joined_s.items()}
+        others = [path for path, on in jobs if joined_s.get(on or "", -math.inf) < placed_s]
+        if other := next((path for path in others if ALONE in path + job.path), None):
             self.violate("a rack that a tree has alone has another tree", f"{pod.path} to {pod.node}, beside {other}")  # fmt: skip
 
     def _rack(self, name: str | None) -> str | None:

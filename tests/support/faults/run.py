@@ -304,6 +304,7 @@ class Run:
         self.replicas: list[Replica] = []
         self.story: list[tuple[float, str]] = []
         self.nodes: dict[str, api.Node] = {}
+        self.joined_s: dict[str, float] = {}  # when a node was created again
         self._incarnations: dict[str, int] = {}
         for node in self._fleet():
             self.nodes[node.metadata.name] = node
@@ -866,6 +867,7 @@ class Run:
     def _put_node(self, name: str) -> None:
         if name not in self.model.stored().nodes:
             count = self._incarnations[name] = self._incarnations.get(name, 0) + 1
+            self.joined_s[name] = self.loop.time()
             self.model.put(with_metadata(self.nodes[name], uid=f"{name}-{count}"))
 
     def do_node_again(self, fault: Fault) -> str:

@@ -54,6 +54,8 @@ def test_what_must_hold_holds_with_the_faults_of_a_seed(seed):
         pytest.param(3002, 61.0, id="a nominated member terminates for 40 s"),
         pytest.param(2033, 110.0, id="a child group that lost half of its reservations"),
         pytest.param(3050, 150.0, id="a pod that was refused for a replacement hold"),
+        pytest.param(3272, 35.0, id="a node is back beside a tree that was placed meanwhile"),
+        pytest.param(1910, 150.0, id="a pod that filter refuses before its leader has read of it"),
     ],
 )
 def test_a_seed_that_failed_once_holds(seed, until_s):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 
+import msgspec
 import pytest
 
 from extender.control.actuators import nominator
+from extender.control.verbs import extender_service
+from extender.core.model.cluster_view import with_pod
 from extender.core.model.errors import ClusterUnavailable
-from extender.core.model.ids import NodeName
+from extender.core.model.ids import NodeName, PodUid
 from tests.support.service.fakes import Stage
 from tests.support.service.manifest_builders import GPU, a_gang, a_node, a_pod
 from tests.support.waiting import eventually
@@ -110,6 +113,34 @@ async def test_a_pod_of_an_exempt_namespace_is_not_changed():
     async with holding(alone("a", namespace="kube-system")) as stage:
         asks(stage, "kube-system/a")
         assert stage.parts.exchange.refused_pods == {}
+
+
+async def test_a_pod_that_the_informers_show_only_later_is_woken():
+    """kube-scheduler may have read of it before, and asks once. One that is never shown is forgotten."""
+    async with holding(alone("late"), alone("never")) as stage:
+        late, never = stage.cluster.pod("late"), stage.cluster.pod("never")
+        for pod in (late, never):
+            stage.cluster.delete_pod(pod.name)
+            assert stage.extender_service.filter(pod, NODES[:1]).passed == ()
+        await the_hold_ends(stage)
+        assert nominations(stage) == []
+        stage.cluster.seen = with_pod(stage.cluster.seen, late)
+        await stage.settled()
+        await eventually(lambda: nominations(stage) == [("default/late", "n0")], "a nomination")
+        stage.later(TTL_S)
+        await stage.settled()
+        assert stage.parts.exchange.refused_pods.keys() == {late.uid}
+
+
+async def test_calls_about_pods_that_do_not_exist_do_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(extender_service, "REFUSED_MAX", 3)
+    async with holding(alone("a")) as stage:
+        unknown = msgspec.structs.replace(stage.cluster.pod("a"), name="unknown")
+        for number in range(9):
+            other = msgspec.structs.replace(unknown, uid=PodUid(f"unknown-{number}"))
+            assert stage.extender_service.filter(other, NODES[:1]).passed == ()
+        asks(stage, "a")
+        assert len(stage.parts.exchange.refused_pods) == 4
 
 
 async def test_a_nomination_that_leads_to_no_binding_is_cleared_and_the_next_pod_has_its_turn(
