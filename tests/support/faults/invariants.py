@@ -181,6 +181,8 @@ class Ledger:
                 left.pop(data.uid, None)
                 if not left:
                     self.claim_rests.pop(gang, None)
+                # the lifetime of reservations begins when the last victim is gone
+                self.used_us[gang] = event.at_us
             case CapacityHeld():
                 self.held[gang] = [
                     Place(a.node, data.shapes[a.shape].get(GPU, 0), gang, a.pod)
@@ -722,6 +724,8 @@ class Truth:
         now_us, now_s = self.run.clock.now_us(), self.run.loop.time()
         stored = self.run.model.stored()
         started = {p.gang for (uid, _), p in self.ledger.assigned.items() if not _unbound(stored, uid)}  # fmt: skip
+        # a group that was created again has members that were bound below the one before, and has started with them
+        started |= {self._root(job) for job in self.run.controllers.jobs if job.arrival is not None and not all(_unbound(stored, uid) for uid in job.live)}  # fmt: skip
         for uid, place in self.ledger.reserved.items():
             unused_s = (now_us - self.ledger.used_us.get(place.gang, now_us)) / 1e6
             unused_s = min(unused_s, now_s - self._arrived_s.get(place.gang, -math.inf))
