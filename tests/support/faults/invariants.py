@@ -239,6 +239,7 @@ class Truth:
         self._gone: dict[str, tuple[float, Pod]] = {}  # when a pod went
         # the end of the log that an older copy has replaced, while no leader has recorded that; 0: none
         self._lost_until = 0
+        self._may_record_loss = False  # the lease was that of an older copy, its rows were not
         self._restored_s = -math.inf
         model, before = run.model, run.model.on_bound
         on_gone = model.on_gone
@@ -285,9 +286,9 @@ class Truth:
             if isinstance(event.data, LeaseAcquired):
                 self._led_since_s = self.run.loop.time()
             elif isinstance(event.data, HistoryTruncated):
-                if not self._lost_until:
+                if not (self._lost_until or self._may_record_loss):
                     self.violate("a loss of history that was none", event.data.message)
-                self._lost_until = 0
+                self._lost_until, self._may_record_loss = 0, False
             elif isinstance(event.data, (GangAdmitted, GangExtended)):
                 self._note_leaves(event.data.assignments)
                 self._admitted_s |= dict.fromkeys((a.uid for a in event.data.assignments), self.run.loop.time())  # fmt: skip
@@ -311,17 +312,19 @@ class Truth:
             if gpus > self.run.case.gpus:
                 self.violate("capacity is reserved twice", f"{gpus} GPUs of {node}")
 
-    def on_restored(self, end: int) -> None:
+    def on_restored(self, end: int, *, is_older: bool = False) -> None:
         """Take over the log of an older copy of the database; what was promised or evicted before stays so.
 
         Args:
             end: Position of the last row that there was.
+            is_older: Whether its lease is of a lower epoch: a leader may record that as a loss, with all rows there.
         """
         before, self.ledger = self.ledger, Ledger()
         self._restored_s = self.run.loop.time()
         rows = self.run.database.shared.rows
         if len(rows) < end:
             self._lost_until = max(self._lost_until, end)
+        self._may_record_loss |= is_older
         for row, _ in rows:
             self.ledger.fold(to_event(row))
         self.ledger.assigned = before.assigned | self.ledger.assigned
