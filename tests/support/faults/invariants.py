@@ -103,6 +103,7 @@ class Ledger:
         self.refused: dict[str, GangUnschedulable] = {}
         # UID -> priority, that of the preemptor, its name, its UID
         self.victims: dict[str, tuple[int, int, str, str]] = {}
+        self.victim_paths: dict[str, set[str]] = {}  # of pods, by UID of the preemptor
         # when a member of each gang got a reservation or was bound last, by UID of the root
         self.used_us: dict[str, int] = {}
         # what was released last and when, by UID of the pod
@@ -163,6 +164,7 @@ class Ledger:
                 }
                 for unit in data.victims:
                     for pod in unit.pods:
+                        self.victim_paths.setdefault(gang, set()).add(pod.pod)
                         self.victims[pod.uid] = (unit.priority, data.priority, event.gang, gang)
                 for tree in data.superseded:
                     for pod in tree.pods:
@@ -329,6 +331,7 @@ class Truth:
             self.ledger.fold(to_event(row))
         self.ledger.assigned = before.assigned | self.ledger.assigned
         self.ledger.victims = before.victims | self.ledger.victims
+        self.ledger.victim_paths = before.victim_paths | self.ledger.victim_paths
 
     def on_rewritten(self) -> None:
         """Take over a log of which a row is another one; its leader finds that, and records a loss."""
@@ -420,8 +423,8 @@ class Truth:
         }  # fmt: skip
         costly = [u for u in data.victims if not leaving.issuperset(pod.uid for pod in u.pods)]
         highest = max((unit.priority for unit in costly), default=-math.inf)
-        again = {uid for uid, (_, _, _, gang) in self.ledger.victims.items() if gang == event.gang_uid}  # fmt: skip
-        paths = {place.pod for (uid, _), place in self.ledger.assigned.items() if uid in again}
+        # no preemptor evicts the same unit twice, pods outside of groups neither
+        paths = self.ledger.victim_paths.get(event.gang_uid, set())
         lower = {
             pod.uid for pod in stored.pods.values()
             if pod.uid in leaving or (pod.priority < highest and not pod.deleting and pod.path not in paths)
