@@ -649,10 +649,10 @@ class Run:
         if not self._backups:
             return "none"
         backup = self._backups[fault.target % len(self._backups)]
-        before = len(self.database.shared.rows)
+        before, epoch = len(self.database.shared.rows), self.database.shared.epoch
         self.database.shared.restore(backup)
         self.trouble(self.loop.time(), TTL_MS / 1000 + 5.0)
-        self.truth.on_restored(before)
+        self.truth.on_restored(before, is_older=self.database.shared.epoch < epoch)
         return f"from position {before} to {len(backup['rows'])}"
 
     # --- of processes
