@@ -154,7 +154,7 @@ class Compactness:
             used = self._opened_domains(scope, key, domain)[inside] > 0
             full, able = largest_first(totals[inside], used, left)
             enough = int(np.searchsorted(np.cumsum(totals[inside[full]]), want)) + 1
-            if left == 1:
+            if left == 1 and not used[able].any():
                 able = _tightest(able, totals[inside])
             if used[full[:enough]].all() and (enough <= len(full) or len(able)):
                 chosen = full[:enough] if enough <= len(full) else np.append(full, able)
@@ -420,7 +420,8 @@ def _inside_fewest(positions: Ints, rows: _Rows, at: int, left: int, want: int) 
             opened = opened[:0]
         else:
             rest = left - int(totals[full].sum() + totals[opened].sum())
-            if rest == 1 and rows.scores is None and not rows.wider:  # only tightness differs
+            plain = rows.scores is None and not rows.wider and not used[able].any()
+            if rest == 1 and plain:  # only tightness differs
                 able = _tightest(able, totals)
             sets = able[:, None]
         best = sets[0] if len(sets) else able

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from extender.core.model.ids import NodeName, PodUid
 from extender.core.model.pods import (
     NodePreference,
     NodeSelectorRequirement,
@@ -17,7 +18,7 @@ from extender.core.model.pods import (
     SelectorTerm,
     SoftRules,
 )
-from extender.core.planner.plan_types import Plan, PlanNode, PlanRequest
+from extender.core.planner.plan_types import Plan, PlanBound, PlanNode, PlanRequest
 from extender.core.planner.planning import plan
 from tests.support.hypothesis_profile import examples
 from tests.unit.core.planner.solve.test_preferred_topology import group, node, placed, request
@@ -100,6 +101,16 @@ def test_a_preferred_rack_is_in_the_tightest_block():
     nodes = cluster("b0 r0 n0 2", "b0 r1 n1 3", "b1 r2 n2 2")
     answer = placed(request(group("g", 2, preferred=("rack",)), *nodes, levels=LEVELS))
     assert {a.node for a in answer.assignments} == {"n2"}
+
+
+def test_a_replacement_opens_no_node_beside_one_of_its_tree():
+    """b2 is in the tighter block; a1 runs a member and has room."""
+    bound = tuple(
+        PlanBound(pod=f"ns/{name}", uid=PodUid(name), node=NodeName(name)) for name in ("a1", "b1")
+    )
+    nodes = cluster("a r0 a1 7", "b r1 b1 0", "b r2 b2 2")
+    answer = placed(request(group("g", 1, minimum=3, bound=bound), *nodes, levels=LEVELS))
+    assert [a.node for a in answer.assignments] == ["a1"]
 
 
 def prefers(key: str, value: str) -> PodShape:
