@@ -104,7 +104,7 @@ def test_a_preferred_rack_is_in_the_tightest_block():
 
 
 def test_a_replacement_opens_no_node_beside_one_of_its_tree():
-    """b2 is in the tighter block; a1 runs a member and has room."""
+    """b2 is in the tighter block; a1 runs a member and has free capacity."""
     bound = tuple(
         PlanBound(pod=f"ns/{name}", uid=PodUid(name), node=NodeName(name)) for name in ("a1", "b1")
     )
