@@ -13,7 +13,7 @@ from extender.cli.connection.service_client import Ask, Server, ask_service, ask
 from extender.cli.options.list_options import ValueForm, past_text
 from extender.cli.output.printing import Output, console, print_table, print_value
 from extender.core.model.errors import BadInput, NotFound
-from extender.core.model.message_formatting import label_text
+from extender.core.model.message_formatting import labels_text
 from extender.queries.explain.explanation import Check, Explanation
 from extender.queries.log.preemption_dto import PreemptionLine
 from extender.queries.state.state_dto import GangAt
@@ -121,8 +121,7 @@ def _print_members(gang: GangAt) -> None:
     )
     for group in sorted(gang.groups, key=lambda group: group.name):
         if group.domain:
-            domain = ", ".join(label_text(*label) for label in group.domain.items())
-            console().print(f"  {group.name} in {domain}")
+            console().print(f"  {group.name} in {labels_text(group.domain)}")
     rows = [
         (m.pod, m.group, m.node, m.state + (" (extra)" if m.extra else ""))
         for m in gang.members[:MEMBERS_MAX]

@@ -9,7 +9,13 @@ from msgspec import UnsetType
 
 from extender.cli.output.printing import console, print_table, visible
 from extender.core.admit.gang_sentences import shown_texts
-from extender.core.model.message_formatting import counted, domain_text, join_names, label_text
+from extender.core.model.message_formatting import (
+    counted,
+    domain_text,
+    join_names,
+    label_text,
+    labels_text,
+)
 from extender.core.planner.plan_types import SLICE_MARK
 from extender.queries.plan.plan_dto import BEST_TO_WORST, CopiesLine, GangVerdict, PlanAnswer
 
@@ -98,14 +104,7 @@ def _print_gang(gang: GangVerdict) -> None:
     rows = []
     for line in gang.assignments:
         domain = gang.domains.get(line.group, {})
-        rows.append(
-            (
-                line.pod,
-                line.group,
-                line.node,
-                ", ".join(label_text(*label) for label in domain.items()),
-            )
-        )
+        rows.append((line.pod, line.group, line.node, labels_text(domain)))
     for victim in gang.victims:
         out.print(f"  evicts {victim.unit}: " + ", ".join(victim.pods))
     if gang.workload and gang.groups:
@@ -307,7 +306,7 @@ def _placement(gang: GangVerdict) -> Iterator[str]:
     rows = [
         (
             group,
-            ", ".join(label_text(*label) for label in gang.domains.get(group, {}).items()),
+            labels_text(gang.domains.get(group, {})),
             ", ".join(shortened(sorted(node_names))),
         )
         for group, node_names in nodes.items()

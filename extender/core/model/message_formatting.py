@@ -96,6 +96,15 @@ def label_text(key: str, value: str) -> str:
     return f"{key}={value or EMPTY}"
 
 
+def labels_text(labels: Mapping[str, str]) -> str:
+    """Return some labels as people write them.
+
+    >>> labels_text({"net/rack": "r1", "net/block": ""})
+    'net/rack=r1, net/block=""'
+    """
+    return ", ".join(label_text(*label) for label in labels.items())
+
+
 def domain_text(key: str, value: str) -> str:
     """Return the name of a domain in a sentence that has the key: the value, of an empty one with the key.
 
